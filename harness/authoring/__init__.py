@@ -1,0 +1,1 @@
+"""What a workspace declares, and who finds it."""

@@ -1,0 +1,65 @@
+"""The command line: a group that finds its verbs in harness/commands, one file a verb.
+
+Help must be quick: a verb's module imports click alone at its top, and what it needs inside its function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import click
+
+import harness.commands
+from harness.errors import HarnessError
+
+
+class Verbs(click.Group):
+    """A group whose commands are the modules of harness.commands that have a `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every verb, sorted."""
+        return sorted(m.name for m in pkgutil.iter_modules(harness.commands.__path__) if not m.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of that name, or None."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"harness.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(harness.__version__, prog_name="harness")
+def group() -> None:
+    """Regression and CI harness for GPU kernels.
+
+    \b
+    harness submit --matrix all     prove every kernel right, compile it for every GPU, time it where a GPU is
+    harness diff main..pr           what a change did to latency, GB/s and numerical drift
+
+    Exit codes: 0 pass; 1 a regression, a wrong result or drift; 2 usage; 3 undecided; 130 cancelled.
+    """
+
+
+def main() -> None:
+    """Run the command line; the one place where errors become exit codes."""
+    try:
+        status = group.main(standalone_mode=False)
+    except HarnessError as error:
+        click.echo(f"harness: {error}", err=True)
+        status = error.exit_code
+    except click.exceptions.Abort:
+        status = 130
+    except KeyboardInterrupt:
+        status = 130
+    except click.ClickException as error:
+        error.show()
+        status = 2
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Progress of a run: a bar on a terminal, plain lines elsewhere; always on stderr, so that stdout is the result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+if TYPE_CHECKING:
+    from harness.dispatch.protocol import Event
+    from harness.plan.plan import Plan
+
+
+class Progress:
+    """A context manager whose `observe` takes the events of a run.
+
+    Args:
+        quiet: show nothing but the bar of a terminal.
+    """
+
+    def __init__(self, plan: Plan, *, quiet: bool) -> None:
+        import sys
+
+        self._total = len(plan.expected)
+        self._quiet = quiet
+        self._done = 0
+        self._terminal = sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self._terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("starting", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print one line."""
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False)
+        elif not self._quiet:
+            click.echo(line, err=True)
+
+    def observe(self, event: Event) -> None:
+        """Count a cell, name one that failed, and say which job ended."""
+        from harness.dispatch.protocol import CellDone
+        from harness.dispatch.run import cell_status
+
+        if isinstance(event, CellDone):
+            self._done += 1
+            if self._bar is not None:
+                self._bar.update(self._task, completed=self._done, description=f"{event.job.kind} {event.job.kernel} {event.job.device}")
+            status = cell_status(event.records)
+            if status.failed or status.undecided:
+                self.say(f"{status}: {event.job.kind} {event.cell}: {event.records[0].reason}")
+        elif self._bar is None:
+            job = event.job
+            self.say(f"[{self._done}/{self._total}] {job.kind} {job.kernel} on {job.device}: {len(job.cells)} cells done")

@@ -1,0 +1,56 @@
+"""`harness plan`: what a matrix holds, without running it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.commands import _options
+
+if TYPE_CHECKING:
+    from harness.plan.plan import Plan
+
+
+@click.command(epilog="\b\nExample:\n  harness plan --matrix smoke --kernel rmsnorm --format json")
+@_options.matrix
+@_options.ref
+@_options.kernel
+@_options.device
+@_options.kind
+@_options.format_text_json
+def command(matrix: str, ref: str, kernels: tuple[str, ...], devices: tuple[str, ...], kinds: tuple[str, ...], output: str) -> None:
+    """Show the cells and jobs that `harness submit` would run."""
+    from harness.authoring.workspace import find_workspace
+    from harness.plan.matrix import Filters
+    from harness.plan.plan import make_plan
+
+    show_plan(make_plan(find_workspace(), ref, matrix, Filters(kernels, devices, kinds)), output)
+
+
+def show_plan(plan: Plan, output: str) -> None:
+    """Print a plan, as text (a line a job) or JSON (every cell)."""
+    if output == "json":
+        import json
+
+        answer = {
+            "ref": plan.tree.ref,
+            "commit": plan.tree.commit,
+            "dirty": plan.tree.dirty,
+            "code_digest": plan.tree.code_digest,
+            "matrix": plan.matrix,
+            "cells": [{"cell": str(e.cell), "kind": e.kind} for e in plan.expected],
+            "jobs": [
+                {"job_id": j.job_id, "kind": j.kind, "kernel": j.kernel, "device": j.device, "cells": len(j.cells)} for j in plan.jobs
+            ],
+        }
+        click.echo(json.dumps(answer, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("kind", "kernel", "device", "cells", "expected s", title=f"{plan.tree.resolved}, matrix {plan.matrix}")
+    for job in sorted(plan.jobs, key=lambda j: (j.kind, j.kernel, j.device)):
+        table.add_row(job.kind, job.kernel, job.device, str(len(job.cells)), f"{job.expected_s:.0f}")
+    Console().print(table)
+    click.echo(f"{len(plan.expected)} cells in {len(plan.jobs)} jobs")

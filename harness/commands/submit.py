@@ -1,0 +1,131 @@
+"""`harness submit`: runs a matrix, the main job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.commands import _options
+
+if TYPE_CHECKING:
+    from harness.authoring.workspace import Workspace
+    from harness.dispatch.run import Outcome
+    from harness.plan.plan import Plan
+    from harness.store.runs import RunStore
+
+
+@click.command(
+    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --kernel 'rms*' --kind static\n  harness submit --resume last"
+)
+@_options.matrix
+@_options.ref
+@_options.kernel
+@_options.device
+@_options.kind
+@click.option("--dispatcher", type=click.Choice(["local"]), default="local", show_default=True, help="What carries the jobs.")
+@click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped: an id, or `last`.")
+@click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
+@click.option("--slots", type=click.IntRange(1), help="Jobs at a time that need no GPU (default: one a core).")
+@click.option("--dry-run", is_flag=True, help="Print what would run, and stop.")
+@_options.format_text_json
+def command(
+    matrix: str,
+    ref: str,
+    kernels: tuple[str, ...],
+    devices: tuple[str, ...],
+    kinds: tuple[str, ...],
+    dispatcher: str,
+    require: tuple[str, ...],
+    resume: str | None,
+    store_uri: str | None,
+    slots: int | None,
+    dry_run: bool,
+    output: str,
+) -> int:
+    """Run the matrix: compile, prove right, follow drift, and time every kernel on every device that is here.
+
+    Ends with exit code 0 (all that could be measured passed), 1 (something is wrong), 3 (undecided) or 130 (stopped).
+    """
+    from harness.authoring.workspace import find_workspace
+    from harness.devices.table import load_devices, resolve_devices
+    from harness.dispatch.local import LocalDispatcher
+    from harness.plan.matrix import Filters
+    from harness.store.runs import RunStore
+
+    workspace = find_workspace()
+    required = resolve_devices(require, load_devices()) if require else []
+    store = RunStore(store_uri or workspace.runs_dir)
+    if resume:
+        plan, run = _resumed(workspace, store, resume)
+        required = required or run["options"]["require"]
+    else:
+        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required)
+    if dry_run:
+        from harness.commands.plan import show_plan
+
+        show_plan(plan, output)
+        return 0
+    outcome = _execute(plan, run, workspace, store, LocalDispatcher(slots), required, output)
+    _report(outcome, output)
+    return outcome.exit_code
+
+
+def _fresh(workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str]) -> tuple[Plan, dict[str, Any]]:
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from harness.dispatch.run import describe_run, new_run_id
+    from harness.plan.plan import make_plan
+
+    plan = make_plan(workspace, ref, matrix, filters)
+    now = datetime.now(UTC)
+    return plan, describe_run(plan, new_run_id(now), now, {"filters": asdict(filters), "require": required})
+
+
+def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, dict[str, Any]]:
+    from harness.dispatch.run import check_resumable
+    from harness.plan.git import Git
+    from harness.plan.matrix import Filters
+    from harness.plan.plan import plan_tree
+    from harness.plan.trees import Tree
+
+    run = store.read_run(store.resolve(name))
+    tree = Tree(run["ref"], run["resolved"], run["commit"], run["tree"], run["code_digest"], run["dirty"])
+    filters = {key: tuple(value) for key, value in run["options"]["filters"].items()}
+    plan = plan_tree(workspace, Git(workspace.root), tree, run["matrix"], Filters(**filters))
+    check_resumable(run, plan)
+    return plan, run
+
+
+def _execute(
+    plan: Plan, run: dict[str, Any], workspace: Workspace, store: RunStore, dispatcher: Any, required: list[str], output: str
+) -> Outcome:
+    from harness.commands._progress import Progress
+    from harness.dispatch.run import execute
+
+    with Progress(plan, quiet=output == "json") as progress:
+        progress.say(
+            f"run {run['run_id']}: {plan.tree.resolved}, matrix {plan.matrix}, {len(plan.expected)} cells in {len(plan.jobs)} jobs"
+        )
+        return execute(plan, dispatcher, store, run, workspace.runs_dir / run["run_id"], require=required, observe=progress.observe)
+
+
+def _report(outcome: Outcome, output: str) -> None:
+    import json
+
+    run = outcome.run
+    if output == "json":
+        answer = {
+            "run_id": run["run_id"],
+            "commit": run["commit"],
+            "code_digest": run["code_digest"],
+            "cells": {"expected": len(run["expected"]), "by_status": run["by_status"]},
+            "exit_code": outcome.exit_code,
+        }
+        click.echo(json.dumps(answer, indent=2))
+        return
+    from harness.report.run import render_run
+
+    click.echo(render_run(run, outcome.records))

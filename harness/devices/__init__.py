@@ -1,0 +1,1 @@
+"""The list of GPUs, and the identity of the unit in hand."""

@@ -1,0 +1,1 @@
+"""Carries jobs to units and records back."""

@@ -1,0 +1,82 @@
+"""The journal: what became of each cell, one line each, on disk before it counts.
+
+A line is written whole and flushed to the disk; a torn last line (the machine stopped while writing) is dropped when
+read, and its cell runs again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import HarnessError
+from harness.records import Record
+
+
+class Journal:
+    """The journal of one run, locked against a second writer.
+
+    Raises:
+        HarnessError: another process writes this run, or the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seq = 0
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise HarnessError(
+                f"run {path.parent.name}", "another process is running it", "wait for that one to end, or stop it, then --resume"
+            ) from error
+        whole, self.entries = read_entries(path)
+        os.ftruncate(self._fd, whole)
+        os.lseek(self._fd, whole, os.SEEK_SET)
+        self.seq = max((r.seq + 1 for entry in self.entries for r in entry), default=0)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write the records of one cell, durably, all or none.
+
+        Raises:
+            HarnessError: the disk is full or fails; the journal keeps what it had.
+        """
+        data = json.dumps([r.to_json() for r in records], allow_nan=False).encode() + b"\n"
+        start = os.lseek(self._fd, 0, os.SEEK_CUR)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, start)
+            raise HarnessError(
+                f"to write {self.path}", f"{error.strerror}", f"make room, then: harness submit --resume {self.path.parent.name}"
+            ) from error
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._fd)
+
+
+def read_entries(path: Path) -> tuple[int, list[list[Record]]]:
+    """The length of the whole part of a journal in bytes, and its entries in order.
+
+    Raises:
+        HarnessError: a line other than the last cannot be read.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = data.rfind(b"\n") + 1
+    entries = []
+    for number, line in enumerate(data[:whole].splitlines(), 1):
+        try:
+            entries.append([Record.from_json(r) for r in json.loads(line)])
+        except (ValueError, TypeError) as error:
+            raise HarnessError(
+                f"journal {path}", f"line {number} cannot be read: {error}", "the file was changed by hand; restore it, or submit anew"
+            ) from error
+    return whole, entries

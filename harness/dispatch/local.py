@@ -1,0 +1,111 @@
+"""The `local` dispatcher: this machine, no Ray. Jobs that need no GPU run first, several at a time; then each GPU has
+the host to itself, so that compiling never disturbs a measurement.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.devices.units import Unit, local_units
+from harness.dispatch.launcher import Flavour, ForkServer
+from harness.dispatch.protocol import Event, JobDone, RunContext
+from harness.dispatch.supervisor import Supervisor
+from harness.plan.jobs import Job
+from harness.plan.matrix import INTERPRETER
+
+
+class LocalDispatcher:
+    """Runs jobs on this machine.
+
+    Args:
+        slots: jobs that run at a time where no GPU is needed (default: one a core).
+    """
+
+    name = "local"
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self._cancelled = threading.Event()
+        self._events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
+        self._servers: list[ForkServer] = []
+        self._units: list[Unit] | None = None
+
+    @property
+    def units(self) -> list[Unit]:
+        """The GPUs of this machine, asked once."""
+        if self._units is None:
+            self._units = local_units()
+        return self._units
+
+    def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
+        """Units of each device on this machine; the interpreter is always here."""
+        return {d: 1 if d == INTERPRETER else sum(unit.device == d for unit in self.units) for d in devices}
+
+    def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
+        """Start the jobs in the background; a thread feeds `events`."""
+        threading.Thread(target=self._run, args=(context, list(jobs)), daemon=True, name="dispatch").start()
+
+    def events(self) -> Iterator[Event]:
+        """Yield events until all jobs are done or cancelled."""
+        while (event := self._events.get()) is not None:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+
+    def cancel(self) -> None:
+        """Kill what runs and start nothing more."""
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """End every fork server."""
+        self._cancelled.set()
+        for server in self._servers:
+            server.close()
+
+    def _run(self, context: RunContext, jobs: list[Job]) -> None:
+        # this thread starts the servers: Linux ends a server when the thread that started it ends
+        try:
+            on_host = [job for job in jobs if job.on == "host" or job.device == INTERPRETER]
+            self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
+            for unit in self.units if len(on_host) < len(jobs) else []:
+                self._parallel(context, [j for j in jobs if j not in on_host and j.device == unit.device], [unit])
+        except BaseException as error:  # noqa: BLE001 -- handed to the thread that reads events
+            self._events.put(error)
+        self._events.put(None)
+
+    def _parallel(self, context: RunContext, jobs: Sequence[Job], units: Sequence[Unit]) -> None:
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            waiting.put(job)
+        servers = {flavour: self._server(context, flavour, units[0]) for flavour in sorted({_flavour(job) for job in jobs})}
+        workers = [threading.Thread(target=self._work, args=(context, waiting, unit, servers), daemon=True) for unit in units[: len(jobs)]]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def _work(self, context: RunContext, waiting: queue.SimpleQueue[Job], unit: Unit, servers: Mapping[Flavour, ForkServer]) -> None:
+        try:
+            while not self._cancelled.is_set():
+                job = waiting.get_nowait()
+                for done in Supervisor(context, servers[_flavour(job)], unit, self._cancelled).run(job):
+                    self._events.put(done)
+                self._events.put(JobDone(job))
+        except queue.Empty:
+            pass
+        except BaseException as error:  # noqa: BLE001 -- handed to the thread that reads events
+            self._events.put(error)
+
+    def _server(self, context: RunContext, flavour: Flavour, unit: Unit) -> ForkServer:
+        server = ForkServer(flavour, context.scratch / f"server-{flavour}-{len(self._servers)}", unit.environment)
+        self._servers.append(server)
+        return server
+
+
+def _flavour(job: Job) -> Flavour:
+    if job.on == "host":
+        return Flavour.STATIC
+    return Flavour.INTERPRETER if job.device == INTERPRETER else Flavour.GPU

@@ -1,0 +1,73 @@
+"""What a dispatcher is: it takes jobs and gives back what became of every cell, in any order, as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from harness.plan.jobs import Job
+from harness.records import Cell, Record
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What every record of a run shares, and where its code is.
+
+    Args:
+        root: the code under test, written from `tree`.
+        jobs_dir: folder of the job files.
+        scratch: folder for logs, specs and launch caches.
+        job_digests: kind -> digest of its job file, a part of the records' `method`.
+    """
+
+    run_id: str
+    commit: str | None
+    tree: str
+    dirty: bool
+    code_digest: str
+    root: Path
+    jobs_dir: Path
+    scratch: Path
+    job_digests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """A cell ended: its records, at least one."""
+
+    job: Job
+    cell: Cell
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class JobDone:
+    """Nothing more comes of a job."""
+
+    job: Job
+
+
+Event = CellDone | JobDone
+
+
+class Dispatcher(Protocol):
+    """Carries jobs to units. One run at a time."""
+
+    name: str
+
+    def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
+        """Units of each device that could run a job now or later; 0 where there is none."""
+
+    def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
+        """Start the jobs; returns at once."""
+
+    def events(self) -> Iterator[Event]:
+        """Yield events until every job is done, or `cancel` has taken effect."""
+
+    def cancel(self) -> None:
+        """Kill what runs and start nothing more; safe from a signal handler, and more than once."""
+
+    def close(self) -> None:
+        """End every process that was started."""

@@ -1,0 +1,245 @@
+"""Runs a plan from start to end: journal, signals, completeness, store, exit code. The run itself measures nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import harness
+from harness.dispatch.journal import Journal
+from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
+from harness.errors import HarnessError
+from harness.plan.matrix import Expected
+from harness.plan.plan import Plan
+from harness.records import Cell, Record, Status
+
+Key = tuple[str, Cell]
+"""A kind and a cell: what a plan expects and a run answers."""
+
+
+class Store(Protocol):
+    """Where a run's records go when it ends, and where its description is kept meanwhile."""
+
+    def save(self, run: dict[str, Any]) -> None:
+        """Write run.json, atomically."""
+
+    def write(self, run: dict[str, Any], records: list[Record], *, replace: bool = False) -> Any:
+        """Write the records and run.json."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that has ended: its description (run.json) and its records."""
+
+    run: dict[str, Any]
+    records: list[Record]
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1, 3 or 130."""
+        return int(self.run["exit_code"])
+
+
+def new_run_id(now: datetime) -> str:
+    """A run id that sorts by time: 20260131T235959-1f2e3d."""
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
+    """run.json of a run that starts: identity, plan, and the options that `--resume` needs."""
+    tree = plan.tree
+    return {
+        "run_id": run_id,
+        "created_at": now.isoformat(),
+        "harness": harness.__version__,
+        "ref": tree.ref,
+        "resolved": tree.resolved,
+        "commit": tree.commit,
+        "tree": tree.tree,
+        "dirty": tree.dirty,
+        "code_digest": tree.code_digest,
+        "matrix": plan.matrix,
+        "options": options,
+        "expected": [{"cell": str(e.cell), "kind": e.kind, "limit": e.limit} for e in plan.expected],
+    }
+
+
+def execute(
+    plan: Plan,
+    dispatcher: Dispatcher,
+    store: Store,
+    run: dict[str, Any],
+    folder: Path,
+    *,
+    require: Sequence[str] = (),
+    observe: Callable[[Event], None] = lambda event: None,
+) -> Outcome:
+    """Run what the journal in `folder` does not hold yet, and write the result.
+
+    Args:
+        run: run.json as it stands; the returned one is complete.
+        folder: the run's folder on this machine: journal, logs, launch caches.
+        require: devices that must be measured for exit 0.
+        observe: called with every event, for progress.
+
+    Raises:
+        HarnessError: the run is being written by another process, or the disk fails; what was journaled is kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = Journal(folder / "journal.jsonl")
+    try:
+        store.save(run)
+        done = {_key(entry[0]): entry for entry in journal.entries if not Status(entry[0].status).resumable}
+        capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
+        scratch = folder / "scratch"
+        context = _context(plan, run, scratch)
+        todo = []
+        for job in plan.jobs:
+            cells = tuple(cell for cell in job.cells if (job.kind, cell) not in done)
+            if cells and (job.on == "host" or capacity.get(job.device, 0)):
+                todo.append(replace(job, cells=cells))
+        with _signals(dispatcher) as cancelled:
+            dispatcher.submit(context, todo)
+            for event in dispatcher.events():
+                if isinstance(event, CellDone):
+                    records = [replace(r, seq=journal.seq + i) for i, r in enumerate(event.records)]
+                    journal.seq += len(records)
+                    journal.append(records)
+                    done[_key(records[0])] = records
+                observe(event)
+        absent = {device for device, units in capacity.items() if not units}
+        records = [r for entry in done.values() for r in entry]
+        records += list(_unanswered(plan.expected, done, context, absent, cancelled.is_set()))
+        finished = _conclude(run, plan.expected, records, absent, cancelled.is_set(), require)
+        store.write(finished, records, replace=True)
+        shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
+        return Outcome(finished, records)
+    finally:
+        dispatcher.close()
+        journal.close()
+
+
+def _key(record: Record) -> Key:
+    return record.kind, record.cell
+
+
+def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
+    jobs_dir = plan.code.jobs_dir
+    conftest = (jobs_dir / "conftest.py").read_bytes() if (jobs_dir / "conftest.py").exists() else b""
+    digests = {
+        kind.name: hashlib.sha256((jobs_dir / kind.file).read_bytes() + b"\0" + conftest).hexdigest() for kind in plan.description.kinds
+    }
+    tree = plan.tree
+    return RunContext(run["run_id"], tree.commit, tree.tree, tree.dirty, tree.code_digest, plan.code.root, jobs_dir, scratch, digests)
+
+
+def _unanswered(
+    expected: Sequence[Expected], done: dict[Key, Any], context: RunContext, absent: set[str], cancelled: bool
+) -> Iterator[Record]:
+    """A record for every planned cell that nothing came of: silence is never green."""
+    for one in expected:
+        if (one.kind, one.cell) in done:
+            continue
+        if one.cell.device in absent:
+            status, reason = Status.NO_CAPACITY, f"no unit of {one.cell.device} is reachable"
+        elif cancelled:
+            status, reason = Status.CANCELLED, "the run was stopped"
+        else:
+            status, reason = Status.LOST, "its job ended without a record of it"
+        cell = one.cell
+        yield Record(
+            run_id=context.run_id,
+            commit=context.commit,
+            tree=context.tree,
+            dirty=context.dirty,
+            code_digest=context.code_digest,
+            kernel=cell.kernel,
+            variant=cell.variant,
+            case=cell.case,
+            dtype=cell.dtype,
+            device=cell.device,
+            kind=one.kind,
+            metric=None,
+            value=None,
+            status=status,
+            reason=reason,
+        )
+
+
+def cell_status(records: Sequence[Record]) -> Status:
+    """The status of a cell: the worst of its records'."""
+    order = {status: place for place, status in enumerate((Status.SKIPPED, Status.OK))}
+    return max((Status(r.status) for r in records), key=lambda s: order.get(s, len(order) + (1 if s.failed else 0)))
+
+
+def _conclude(
+    run: dict[str, Any], expected: Sequence[Expected], records: Sequence[Record], absent: set[str], cancelled: bool, require: Sequence[str]
+) -> dict[str, Any]:
+    by_cell: dict[Key, list[Record]] = {}
+    for record in records:
+        by_cell.setdefault(_key(record), []).append(record)
+    statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in expected}
+    missing = sorted(set(require) - {cell.device for (_, cell), status in statuses.items() if status is not Status.NO_CAPACITY})
+    if cancelled:
+        code = 130
+    elif any(status.failed for status in statuses.values()):
+        code = 1
+    elif missing or any(status.undecided for status in statuses.values()) or not any(s is Status.OK for s in statuses.values()):
+        code = 3
+    else:
+        code = 0
+    return {
+        **run,
+        "finished_at": datetime.now(UTC).isoformat(),
+        "by_status": dict(sorted(Counter(str(status) for status in statuses.values()).items())),
+        "no_capacity": sorted(absent),
+        "required_missing": missing,
+        "exit_code": code,
+    }
+
+
+@contextmanager
+def _signals(dispatcher: Dispatcher) -> Iterator[threading.Event]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a cancelled run, inside the block."""
+    cancelled = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        cancelled.set()
+        dispatcher.cancel()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield cancelled
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield cancelled
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check_resumable(run: dict[str, Any], plan: Plan) -> None:
+    """Refuse to resume a run whose code or plan is no longer the one that was started.
+
+    Raises:
+        HarnessError: the code digest or the planned cells differ.
+    """
+    asked = f"--resume {run['run_id']}"
+    if run["code_digest"] != plan.tree.code_digest:
+        raise HarnessError(
+            asked,
+            f"the code has digest {plan.tree.code_digest[:12]} now, the run was started on {run['code_digest'][:12]}",
+            "submit anew; or bring back the code of the run",
+        )
+    if {(e["kind"], e["cell"]) for e in run["expected"]} != {(e.kind, str(e.cell)) for e in plan.expected}:
+        raise HarnessError(asked, "the plan has other cells now (the harness or devices.toml changed)", "submit anew")

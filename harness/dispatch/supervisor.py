@@ -1,0 +1,257 @@
+"""Runs one job on one unit: starts launches, keeps deadlines by the monotonic clock, validates what they send.
+
+A launch that dies or hangs costs the cell in hand; the cells after it run in a fresh launch. Nothing here imports
+torch or the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from harness import metrics
+from harness.devices.units import Unit
+from harness.dispatch.launcher import ForkServer, Launch, ServerLost
+from harness.dispatch.protocol import CellDone, RunContext
+from harness.plan.jobs import Job
+from harness.records import COLUMNS, Cell, Record, Status
+
+FIRST_CELL_S = 120.0
+"""How long a launch may take to import the kernels and reach its first cell."""
+POLL_S = 0.1
+DRAIN_S = 1.0
+MAX_LINE = 16 << 20
+READING = {"metric", "value", "status", "reason", "columns"}
+
+
+class BadMessage(ValueError):
+    """A launch sent something that is no message of the protocol."""
+
+
+@dataclass
+class Ending:
+    """How a launch ended: by itself with a status, or killed by us for a reason."""
+
+    status: int | None = None
+    killed: Status | None = None
+    reason: str = ""
+
+
+class Supervisor:
+    """Runs jobs on one unit, one launch at a time.
+
+    Args:
+        server: the fork server in which its launches start.
+        unit: the unit, named in the records.
+        cancelled: when set, what runs is killed and nothing more starts.
+    """
+
+    def __init__(self, context: RunContext, server: ForkServer, unit: Unit, cancelled: threading.Event) -> None:
+        self.context, self.server, self.unit, self.cancelled = context, server, unit, cancelled
+        self._environment: dict[str, Any] = {}
+        self._node: str | None = None
+
+    def run(self, job: Job) -> Iterator[CellDone]:
+        """Yield every cell of the job as it ends; after `cancelled`, those that are left are not yielded."""
+        remaining = list(job.cells)
+        number = 0
+        while remaining and not self.cancelled.is_set():
+            number += 1
+            name = f"{job.job_id}-{number}"
+            before = len(remaining)
+            try:
+                for done in self._launch(job, name, remaining):
+                    remaining.remove(done.cell)
+                    yield done
+            except ServerLost as lost:
+                yield from self._all(job, name, remaining, Status.INFRA, f"worker_lost: {lost}")
+                return
+            if len(remaining) == before and not self.cancelled.is_set():
+                yield from self._all(job, name, remaining, Status.INFRA, f"launch_failed: {self._log_tail(name)}")
+                return
+
+    def _all(self, job: Job, launch: str, cells: Sequence[Cell], status: Status, reason: str) -> Iterator[CellDone]:
+        for cell in cells:
+            yield CellDone(job, cell, (self._failure(job, cell, launch, status, reason),))
+
+    def _launch(self, job: Job, name: str, cells: Sequence[Cell]) -> Iterator[CellDone]:
+        scratch = self.context.scratch / "launches" / name
+        scratch.mkdir(parents=True, exist_ok=True)
+        spec = scratch / "spec.json"
+        spec.write_text(json.dumps(self._spec(job, cells, str(scratch / "triton"))))
+        read, write = os.pipe()
+        try:
+            with (scratch / "log.txt").open("wb") as log:
+                launch = self.server.launch(name, spec, write, log.fileno())
+        except ServerLost:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        ending = Ending()
+        current: Cell | None = None
+        try:
+            for message in self._messages(launch, read, job, ending):
+                kind = message.get("type")
+                if kind == "environment":
+                    self._environment, self._node = dict(message["environment"]), str(message["node"])
+                elif kind == "begin":
+                    current = self._expected(message, cells)
+                elif kind == "end":
+                    yield CellDone(job, self._expected(message, cells), tuple(self._records(job, name, message)))
+                    current = None
+                else:
+                    raise BadMessage(f"message of type {kind!r}")
+        except (BadMessage, KeyError, TypeError, ValueError) as error:
+            ending = Ending(killed=Status.INVALID, reason=f"bad_message: {error}"[:300])
+        finally:
+            launch.kill()
+            launch.ended.wait(5)
+            os.close(read)
+        if current is None and ending.killed is not None and not self.cancelled.is_set():
+            current = cells[0]
+        if current is not None and not self.cancelled.is_set():
+            status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
+            yield CellDone(job, current, (self._failure(job, current, name, status, reason),))
+
+    def _spec(self, job: Job, cells: Sequence[Cell], cache: str) -> dict[str, Any]:
+        context = self.context
+        return {
+            "root": str(context.root),
+            "jobs_dir": str(context.jobs_dir),
+            "kind": job.kind,
+            "device": job.device,
+            "cells": [str(c) for c in cells],
+            "environment": {"TRITON_CACHE_DIR": cache},
+        }
+
+    def _messages(self, launch: Launch, read: int, job: Job, ending: Ending) -> Iterator[dict[str, Any]]:
+        """Messages until the pipe closes; a launch past its deadline is killed and `ending` says so."""
+        os.set_blocking(read, False)
+        selector = selectors.DefaultSelector()
+        selector.register(read, selectors.EVENT_READ)
+        deadline, started = time.monotonic() + FIRST_CELL_S, False
+        drain_until = float("inf")
+        buffer = b""
+        while True:
+            quiet = not selector.select(POLL_S)
+            now = time.monotonic()
+            if self.cancelled.is_set() or now > drain_until:
+                return
+            if quiet:
+                if launch.ended.is_set():  # something it left behind holds the pipe open
+                    drain_until = min(drain_until, now + DRAIN_S)
+                elif now > deadline:
+                    limit = job.deadline_s if started else FIRST_CELL_S
+                    ending.killed, ending.reason = Status.TIMEOUT, f"no end within {limit:g} s" + ("" if started else " of its start")
+                    return
+                continue
+            data = b""
+            with suppress(BlockingIOError):
+                data = os.read(read, 1 << 16)
+            if not data:
+                return
+            *lines, buffer = (buffer + data).split(b"\n")
+            if len(buffer) > MAX_LINE:
+                raise BadMessage(f"a line of over {MAX_LINE} bytes")
+            for line in lines:
+                message = _parse(line)
+                started, deadline = True, time.monotonic() + job.deadline_s
+                yield message
+
+    def _expected(self, message: dict[str, Any], cells: Sequence[Cell]) -> Cell:
+        cell = Cell.parse(message["cell"])
+        if cell not in cells:
+            raise BadMessage(f"cell {cell} is not of this job")
+        return cell
+
+    def _records(self, job: Job, launch: str, message: dict[str, Any]) -> Iterator[Record]:
+        cell = Cell.parse(message["cell"])
+        common = {"started_at": message["started_at"], "duration": message["duration"]}
+        for reading in message["readings"]:
+            if set(reading) != READING or not set(reading["columns"]) <= set(COLUMNS):
+                raise BadMessage(f"reading with fields {sorted(reading)}")
+            columns = dict(reading["columns"])
+            if columns.get("method"):
+                columns["method"] = f"{columns['method']}+{self.context.job_digests[job.kind][:12]}"
+            yield self._record(
+                job, cell, launch, reading["metric"], reading["value"], reading["status"], reading["reason"], common | columns
+            )
+
+    def _failure(self, job: Job, cell: Cell, launch: str, status: Status, reason: str) -> Record:
+        return self._record(job, cell, launch, None, None, status, reason, {})
+
+    def _record(
+        self,
+        job: Job,
+        cell: Cell,
+        launch: str,
+        metric: str | None,
+        value: float | None,
+        status: str,
+        reason: str | None,
+        columns: dict[str, Any],
+    ) -> Record:
+        row = metrics.metric(metric) if metric else None
+        context = self.context
+        stamped: dict[str, Any] = {
+            "run_id": context.run_id,
+            "job_id": job.job_id,
+            "attempt": 1,
+            "launch": launch,
+            "commit": context.commit,
+            "tree": context.tree,
+            "dirty": context.dirty,
+            "code_digest": context.code_digest,
+            "unit": self.unit.uuid,
+            "node": self._node,
+            "unit_of_measure": row.unit if row else None,
+            "better": row.better if row else None,
+            "environment": self._environment,
+        }
+        return Record(
+            **{**columns, **stamped},
+            kernel=cell.kernel,
+            variant=cell.variant,
+            case=cell.case,
+            dtype=cell.dtype,
+            device=cell.device,
+            kind=job.kind,
+            metric=metric,
+            value=value,
+            status=status,
+            reason=reason,
+        )
+
+    def _death(self, launch: Launch, name: str) -> str:
+        if launch.status is None:
+            return "its fork server ended"
+        if os.WIFSIGNALED(launch.status):
+            return f"killed by {signal.Signals(os.WTERMSIG(launch.status)).name}"
+        return f"exit status {os.waitstatus_to_exitcode(launch.status)}: {self._log_tail(name)}"
+
+    def _log_tail(self, name: str) -> str:
+        log = self.context.scratch / "launches" / name / "log.txt"
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+        return " | ".join(lines[-3:])[:500] or "it printed nothing"
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    def refuse(constant: str) -> float:
+        raise BadMessage(f"{constant} is no value")
+
+    try:
+        message = json.loads(line, parse_constant=refuse)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadMessage(f"not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise BadMessage("not an object")
+    return message

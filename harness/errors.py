@@ -1,0 +1,72 @@
+"""Every error the harness raises on purpose; the command line alone turns them into exit codes.
+
+HarnessError                    exit 2   bad input: asked, found, do next
+|-- WorkspaceError              no [tool.harness], bad TOML, no kernels/
+|-- KernelFileError             a kernel file that cannot be read: file and line are named
+|-- UnknownNameError            a kernel, device, matrix, kind, metric or run nobody declared
+|-- RefError                    a git ref that does not resolve, or no git at all
+|-- StoreError                  unreadable, foreign or newer Parquet; a run that may not be accepted
+|-- Undecided                   exit 3   nothing to compare, no baseline, infrastructure
+`-- Cancelled                   exit 130 stopped by a signal
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HarnessError(Exception):
+    """An error with three parts: what was asked, what was found, what to do next.
+
+    Args:
+        asked: what the user or the caller wanted, with the value it named.
+        found: what is there instead, with the value.
+        do: the next step that would help.
+    """
+
+    exit_code = 2
+
+    def __init__(self, asked: str, found: str, do: str) -> None:
+        self.asked, self.found, self.do = asked, found, do
+        super().__init__(f"asked: {asked}\nfound: {found}\ndo next: {do}")
+
+
+class WorkspaceError(HarnessError):
+    """The workspace (pyproject.toml, kernels/, jobs/) cannot be used."""
+
+
+class KernelFileError(HarnessError):
+    """A kernel file cannot be imported or declares something inconsistent."""
+
+
+class UnknownNameError(HarnessError):
+    """A name that nothing declares."""
+
+    @classmethod
+    def of(cls, what: str, name: str, known: Iterable[str], do: str | None = None) -> UnknownNameError:
+        """Build the error for `name`, suggesting the closest of `known`."""
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = do or (f"use {close[0]!r}" if close else f"choose one of the {what}s listed above")
+        return cls(f"{what} {name!r}", f"the {what}s are: {', '.join(names) or '(none)'}", hint)
+
+
+class RefError(HarnessError):
+    """A ref does not resolve to code or to records."""
+
+
+class StoreError(HarnessError):
+    """Stored records cannot be read, or may not be written."""
+
+
+class Undecided(HarnessError):
+    """There is not enough evidence for a verdict."""
+
+    exit_code = 3
+
+
+class Cancelled(HarnessError):
+    """The user or the system stopped the run."""
+
+    exit_code = 130

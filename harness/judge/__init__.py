@@ -1,0 +1,1 @@
+"""Verdicts from records. Pure."""

@@ -1,0 +1,264 @@
+"""What one call of a variant is asked: the table `CHECKS`, each check with the defect it finds.
+
+The dtype that an output must have follows from what the kernel declares, never from what any variant happens to give,
+so that the baseline is checked like the rest: an output named like an input has that input's dtype (a functional
+variant's new state), an integer or bool one the reference's, every other one the case's. Its shape is the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from harness.authoring.model import Inputs, Kernel
+from harness.measure.data import torch_dtype
+from harness.measure.guards import Breach, unwritten
+from harness.measure.numerics import Errors, bit_equal, bits, compare
+from harness.measure.subject import Subject
+from harness.records import Status
+
+
+class Defect(StrEnum):
+    """What is wrong with a cell, or (`reference`, `canary`) with the kernel file that should judge it."""
+
+    REFERENCE = "reference"
+    OUTPUTS = "outputs"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    UNWRITTEN = "unwritten_output"
+    NON_FINITE = "non_finite"
+    OUT_OF_BOUNDS = "out_of_bounds_write"
+    MUTATED_INPUT = "mutated_input"
+    UNTOUCHED_SLOT = "untouched_slot"
+    TOLERANCE = "beyond_tolerance"
+    CANARY = "canary"
+    NOT_DETERMINISTIC = "not_deterministic"
+    CACHED_ANSWER = "cached_answer"
+
+    @property
+    def status(self) -> Status:
+        """`invalid` where the kernel file cannot judge, else `wrong`."""
+        return Status.INVALID if self in (Defect.REFERENCE, Defect.CANARY) else Status.WRONG
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A defect and its particulars."""
+
+    defect: Defect
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.defect}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of the variant and what it should have given.
+
+    Args:
+        before: the inputs as they were.
+        after: the tensors the variant was given, as it left them.
+        returned: what it returned, in order.
+        reference: outputs and mutated tensors by name; None where the trial is only compared with another.
+        breaches: guard bytes that were written.
+    """
+
+    subject: Subject
+    before: Inputs
+    after: Inputs
+    returned: tuple[Any, ...]
+    reference: dict[str, Any]
+    breaches: tuple[Breach, ...]
+
+    @cached_property
+    def outputs(self) -> dict[str, Any]:
+        """What was returned, by name, absent options (None) left out."""
+        names = self.subject.variant.outputs or ()
+        return {name: value for name, value in zip(names, self.returned, strict=False) if value is not None}
+
+    @cached_property
+    def mutated(self) -> dict[str, torch.Tensor]:
+        """The inputs the variant may change, absent ones left out."""
+        names = self.subject.variant.mutates or ()
+        return {name: self.after[name] for name in names if isinstance(self.after.get(name), torch.Tensor)}
+
+    @cached_property
+    def results(self) -> dict[str, torch.Tensor]:
+        """Outputs and mutated tensors by name."""
+        return {**self.outputs, **self.mutated}
+
+    @cached_property
+    def errors(self) -> dict[str, Errors]:
+        """The errors of every result; of a tensor with slots, over the rows that the call may touch."""
+        return {name: compare(self.touched(name, value), self.touched(name, self.reference[name])) for name, value in self.results.items()}
+
+    def touched(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The rows of a mutated tensor that the call may change: all, unless the kernel declares slots for it."""
+        rows = touched_rows(self.subject.kernel, name, self.before) if name in self.mutated else None
+        return tensor if rows is None else tensor[rows]
+
+
+def touched_rows(kernel: Kernel, name: str, inputs: Inputs) -> torch.Tensor | None:
+    """The leading rows of a mutated tensor that a call with these inputs may change (int64); None: all of them."""
+    index = inputs.get(kernel.slots.get(name, ""))
+    return index[index >= 0].long() if isinstance(index, torch.Tensor) else None
+
+
+def _reference_is_unfit(trial: Trial) -> str | None:
+    variant = trial.subject.variant
+    for name in (*(variant.outputs or ()), *trial.mutated):
+        if name not in trial.reference:
+            return f"it gives no {name!r}"
+        value = trial.reference[name]
+        if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+            return f"{name} is {value.dtype}; compute it in fp32 or fp64"
+    for name, tensor in trial.mutated.items():
+        value = trial.reference[name]
+        if not isinstance(value, torch.Tensor) or value.shape != tensor.shape:
+            return f"{name} is {_shape_of(value)} and the input it replaces {tuple(tensor.shape)}"
+    if not trial.mutated and all(trial.reference[name] is None for name in variant.outputs or ()):
+        return "it gives nothing to compare"
+    return None
+
+
+def _shape_of(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _wrong_outputs(trial: Trial) -> str | None:
+    names = tuple(trial.subject.variant.outputs or ())
+    if len(trial.returned) != len(names):
+        return f"{len(names)} declared ({', '.join(names) or 'none'}), {len(trial.returned)} returned"
+    for name, value in zip(names, trial.returned, strict=True):
+        if value is None and trial.reference[name] is not None:
+            return f"{name} is missing"
+        if value is not None and trial.reference[name] is None:
+            return f"{name} is returned where the reference has none"
+        if value is not None and not isinstance(value, torch.Tensor):
+            return f"{name} is of type {type(value).__name__}, not a tensor"
+    return None
+
+
+def _wrong_dtype(trial: Trial) -> str | None:
+    for name, output in trial.outputs.items():
+        expected = _expected_dtype(trial, name)
+        if output.dtype != expected:
+            return f"{name} is {output.dtype}, it must be {expected}"
+    return None
+
+
+def _expected_dtype(trial: Trial, name: str) -> torch.dtype:
+    if isinstance(trial.before.get(name), torch.Tensor):
+        return trial.before[name].dtype
+    given = trial.reference[name].dtype
+    return torch_dtype(trial.subject.case.dtype) if given.is_floating_point else given
+
+
+def _wrong_shape(trial: Trial) -> str | None:
+    for name, output in trial.outputs.items():
+        if output.shape != trial.reference[name].shape:
+            return f"{name} is {tuple(output.shape)}, it must be {tuple(trial.reference[name].shape)}"
+    return None
+
+
+def _unwritten(trial: Trial) -> str | None:
+    for name, output in trial.outputs.items():
+        left = unwritten(output).nonzero()
+        if len(left):
+            return f"{len(left)} of {output.numel()} elements of {name}, first at {left[0].tolist()}"
+    return None
+
+
+def _non_finite(trial: Trial) -> str | None:
+    for name, errors in trial.errors.items():
+        if errors.mismatches:
+            return f"{errors.mismatches} elements of {name}, first at {errors.at_worst()}"
+    return None
+
+
+def _out_of_bounds(trial: Trial) -> str | None:
+    return "; ".join(str(breach) for breach in trial.breaches) or None
+
+
+def _mutated_input(trial: Trial) -> str | None:
+    for name, value in trial.before.items():
+        if isinstance(value, torch.Tensor) and name not in trial.mutated and not bit_equal(value, trial.after[name]):
+            return f"{name} changed and is not declared as mutated"
+    return None
+
+
+def _untouched_slots(trial: Trial) -> str | None:
+    for name, tensor in trial.mutated.items():
+        rows = touched_rows(trial.subject.kernel, name, trial.before)
+        if rows is None:
+            continue
+        changed = (bits(tensor) != bits(trial.before[name])).flatten(start_dim=1).any(dim=1) if tensor.numel() else torch.zeros(0)
+        changed[rows] = False
+        if changed.any():
+            found = changed.nonzero().flatten().tolist()
+            return f"rows {found[:8]} of {name} changed; {trial.subject.kernel.slots[name]} does not name them"
+    return None
+
+
+def _limit(trial: Trial, name: str) -> float:
+    """The relative L2 limit of a result; an integer or bool one must be equal unless the kernel names it."""
+    tolerance = trial.subject.kernel.tolerance_of(trial.subject.case)
+    return tolerance.limit(name) if trial.results[name].dtype.is_floating_point else tolerance.tensors.get(name, 0.0)
+
+
+def _beyond_tolerance(trial: Trial) -> str | None:
+    tolerance = trial.subject.kernel.tolerance_of(trial.subject.case)
+    for name, errors in trial.errors.items():
+        limit = _limit(trial, name)
+        if not errors.within(limit, tolerance.cosine):
+            cosine = "" if tolerance.cosine is None else f", cosine {errors.cosine:.8g} (at least {tolerance.cosine:.8g})"
+            return f"{name}: relative L2 {errors.rel_l2:.3g} (at most {limit:.3g}){cosine}; worst at {errors.at_worst()}"
+    return None
+
+
+def _accepts_nothing_done(trial: Trial) -> str | None:
+    """Whether a variant that leaves zeros, or a state as it was, would pass: then the case proves nothing."""
+    tolerance = trial.subject.kernel.tolerance_of(trial.subject.case)
+    for name, tensor in trial.results.items():
+        expected = trial.touched(name, trial.reference[name])
+        lazy = {"all zeros": torch.zeros_like(expected)}
+        if name in trial.mutated:
+            lazy["an unchanged tensor"] = trial.touched(name, trial.before[name])
+        for what, values in lazy.items():
+            errors = compare(values, expected.to(tensor.dtype))
+            if errors.max_abs != 0 and errors.within(_limit(trial, name), tolerance.cosine):
+                return f"the tolerance of {name} would accept {what}"
+    return None
+
+
+CHECKS: tuple[tuple[Defect, Callable[[Trial], str | None]], ...] = (
+    (Defect.REFERENCE, _reference_is_unfit),
+    (Defect.OUTPUTS, _wrong_outputs),
+    (Defect.DTYPE, _wrong_dtype),
+    (Defect.SHAPE, _wrong_shape),
+    (Defect.UNWRITTEN, _unwritten),
+    (Defect.NON_FINITE, _non_finite),
+    (Defect.OUT_OF_BOUNDS, _out_of_bounds),
+    (Defect.MUTATED_INPUT, _mutated_input),
+    (Defect.UNTOUCHED_SLOT, _untouched_slots),
+    (Defect.TOLERANCE, _beyond_tolerance),
+    (Defect.CANARY, _accepts_nothing_done),
+)
+"""What each trial is asked, in order; later questions rely on the earlier ones."""
+
+STRUCTURAL = frozenset({Defect.REFERENCE, Defect.OUTPUTS, Defect.SHAPE})
+"""Defects with which nothing can be measured."""
+
+
+def examine(trial: Trial) -> Finding | None:
+    """The first defect of a trial."""
+    for defect, check in CHECKS:
+        if detail := check(trial):
+            return Finding(defect, detail)
+    return None

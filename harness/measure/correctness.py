@@ -1,0 +1,123 @@
+"""The correctness check: one cell's variant against its reference, between guard bytes, three times over.
+
+A cell that fails has one defect, the first in `CHECKS`, then `STAGES`. Its name opens the reason of every reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from harness.authoring.model import Inputs
+from harness.measure.checks import STRUCTURAL, Defect, Finding, Trial, examine
+from harness.measure.data import content_hash
+from harness.measure.guards import Guards, overwrite
+from harness.measure.numerics import bit_equal
+from harness.measure.subject import SEED, Reading, Subject
+from harness.records import Status
+
+METHOD = "correctness/1"
+METRICS = ("rel_l2_error", "max_abs_error", "max_ulp_error", "cosine")
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Keep fp32 products exact to fp32 inside the block, whatever a kernel file switched on (TF32)."""
+    matmul = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+
+
+def call_reference(subject: Subject, inputs: Inputs) -> dict[str, Any]:
+    """The reference's results by name, computed on copies, so that nothing given to it can change."""
+    copies = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    with full_precision():
+        return subject.kernel.reference(**copies)
+
+
+def _try(subject: Subject, before: Inputs, guards: Guards, placed: Inputs, reference: dict[str, Any]) -> Trial:
+    with guards:
+        returned = subject.variant.call(**placed)
+    outputs = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
+    for name, output in zip(subject.variant.outputs or (), outputs, strict=False):
+        if isinstance(output, torch.Tensor):
+            guards.name(output, f"output {name}")
+    return Trial(subject, before, placed, outputs, reference, tuple(guards.check()))
+
+
+def _same_again(subject: Subject, guards: Guards, first: Trial) -> Finding | None:
+    """A second call on equal inputs, elsewhere in memory, must give equal bits where the kernel says so."""
+    if not subject.kernel.deterministic:
+        return None
+    guards = Guards()
+    second = _try(subject, first.before, guards, guards.guarded(first.before), first.reference)
+    for name, value in first.results.items():
+        other = second.results.get(name)
+        if other is None or not bit_equal(value, other):
+            return Finding(Defect.NOT_DETERMINISTIC, f"{name} differs between two calls on equal inputs")
+    return None
+
+
+def _other_content(subject: Subject, guards: Guards, first: Trial) -> Finding | None:
+    """A call on the same buffers with other content must give the other answer."""
+    earlier = {name: value.clone() for name, value in first.results.items()}
+    fresh = subject.inputs(SEED + 1)
+    placed = {name: first.after[name] if isinstance(value, torch.Tensor) else value for name, value in fresh.items()}
+    for name, value in fresh.items():
+        if isinstance(value, torch.Tensor):
+            overwrite(placed[name], value)
+    trial = _try(subject, fresh, guards, placed, call_reference(subject, fresh))
+    finding = examine(trial)
+    if finding is None or finding.defect.status is Status.INVALID:
+        return finding
+    stale = [name for name, value in trial.results.items() if bit_equal(value, earlier[name]) and _moved(first, trial, name)]
+    if stale:
+        return Finding(Defect.CACHED_ANSWER, f"new content in the same buffers gives the old {', '.join(stale)} ({finding})")
+    return Finding(finding.defect, f"{finding.detail} (on a second content in the same buffers)")
+
+
+def _moved(first: Trial, second: Trial, name: str) -> bool:
+    return not bit_equal(first.reference[name], second.reference[name])
+
+
+STAGES: tuple[Callable[[Subject, Guards, Trial], Finding | None], ...] = (_same_again, _other_content)
+"""Further calls of a variant whose first was right."""
+
+
+def check_correctness(subject: Subject) -> list[Reading]:
+    """Prove one cell right or wrong, on inputs of the fixed seed; an exception of the variant is let through.
+
+    Returns:
+        One reading a metric: the worst over outputs and mutated tensors in the first call. All are `wrong`, or
+        `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason.
+    """
+    before = subject.inputs()
+    guards = Guards()
+    first = _try(subject, before, guards, guards.guarded(before), call_reference(subject, before))
+    finding = examine(first)
+    measured = {} if finding and finding.defect in STRUCTURAL else _measure(first)
+    for stage in STAGES:
+        finding = finding or stage(subject, guards, first)
+    status, reason = (finding.defect.status, str(finding)) if finding else (Status.OK, None)
+    columns = {"method": METHOD, "data": subject.kernel.data, "data_hash": content_hash(before)}
+    return [Reading(metric, measured.get(metric), status, reason, columns) for metric in METRICS]
+
+
+def _measure(trial: Trial) -> dict[str, float]:
+    """The worst of each measure over the trial's tensors, those that are not finite left out."""
+    errors = trial.errors.values()
+    worst = (
+        max(e.rel_l2 for e in errors),
+        max(e.max_abs for e in errors),
+        max(e.max_ulp for e in errors),
+        math.nan if any(math.isnan(e.cosine) for e in errors) else min(e.cosine for e in errors),
+    )
+    return {metric: value for metric, value in zip(METRICS, worst, strict=True) if math.isfinite(value)}

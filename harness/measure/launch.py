@@ -1,0 +1,48 @@
+"""One launch: a fresh process that measures a job's cells once, by running the kind's pytest file.
+
+The pytest call is the engine's own: own ini file, no conftest of the tree, no plugin found by entry point; so a tree's
+pytest settings cannot switch a measurement off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+INI = Path(__file__).parent / "pytest.ini"
+
+
+class Emitter:
+    """Writes messages, one JSON line each, to a pipe that the supervisor reads."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write one message whole."""
+        data = json.dumps(message, allow_nan=False).encode() + b"\n"
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+
+def run_launch(request: dict[str, Any], records: int) -> int:
+    """Measure the cells of `request` and write messages to the descriptor `records`; the exit status is pytest's.
+
+    Args:
+        request: root (the workspace), jobs_dir, kind, device, cells, environment (variables of this launch).
+        records: descriptor of the supervisor's pipe.
+    """
+    os.environ.update(request["environment"])
+    import pytest
+
+    from harness.measure import plugin
+
+    plugin.launch_request = plugin.LaunchRequest(
+        root=Path(request["root"]), kind=request["kind"], device=request["device"], cells=tuple(request["cells"]), emitter=Emitter(records)
+    )
+    file = Path(request["jobs_dir"]) / f"{request['kind']}.py"
+    arguments = [str(file), "-c", str(INI), "--rootdir", str(request["root"]), "--noconftest", "--import-mode=importlib"]
+    plugins = ["-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-p", "harness.measure.plugin"]
+    return int(pytest.main([*arguments, *plugins, "-q", "--no-header", "--tb=short", "--color=no"]))

@@ -1,0 +1,251 @@
+"""The pytest plugin of job files: options, the `subject`, `record` and `clock` fixtures, and what becomes of a failure.
+
+Inside a launch the engine sets `launch_request` and every cell's readings go to the supervisor. A job file also runs
+by itself, `pytest jobs/correctness.py --kernel rmsnorm --device cpu`, and then the readings are printed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.authoring.catalogue import load_kernels, load_kind
+from harness.authoring.workspace import find_workspace, read_workspace
+from harness.devices.table import Device, load_devices, resolve_devices
+from harness.errors import HarnessError
+from harness.measure.launch import Emitter
+from harness.measure.replay import ReplayClock
+from harness.records import Cell, Status
+
+if TYPE_CHECKING:
+    from harness.authoring.catalogue import Loaded
+    from harness.authoring.model import Kind
+    from harness.measure.subject import Reading, Subject
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What the engine asks of this process."""
+
+    root: Path
+    kind: str
+    device: str
+    cells: tuple[str, ...]
+    emitter: Emitter
+
+
+launch_request: LaunchRequest | None = None
+"""Set by the engine before it calls pytest; None when a user does."""
+
+
+@dataclass
+class Progress:
+    """What happened to the cell in hand."""
+
+    readings: list[Reading] = field(default_factory=list)
+    started_at: str = ""
+    began: float = 0.0
+
+
+@dataclass
+class Session:
+    """The state of one pytest run over a job file."""
+
+    device: Device
+    kernels: dict[str, Loaded]
+    clock: ReplayClock = field(default_factory=ReplayClock)
+    progress: Progress = field(default_factory=Progress)
+    lines: list[str] = field(default_factory=list)
+
+
+SESSION = pytest.StashKey[Session]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The filters of a run by hand."""
+    group = parser.getgroup("harness")
+    group.addoption("--kernel", default="*", help="kernels to run (a glob)")
+    group.addoption("--variant", default="*", help="variants to run (a glob)")
+    group.addoption("--case", default="*", help="case keys to run (a glob)")
+    group.addoption("--tag", default=None, help="only cases with this tag")
+    group.addoption("--device", default="cpu", help="device of devices.toml; cpu is Triton's interpreter")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the device and load the workspace; whatever is wrong with it ends the run with its three-part error."""
+    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+        raise pytest.UsageError("job files measure: run them without pytest-xdist (-n), which shares the device between workers")
+    try:
+        name = launch_request.device if launch_request else resolve_devices([config.getoption("--device")], load_devices())[0]
+        if name == "cpu":
+            _interpret()
+        workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
+        config.stash[SESSION] = Session(load_devices()[name], load_kernels(workspace))
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from error
+    if launch_request:
+        device = config.stash[SESSION].device
+        from harness.measure.environment import environment, node_name
+
+        target = device.triton_target if launch_request.kind == "static" else None
+        launch_request.emitter.send({"type": "environment", "environment": environment(target), "node": node_name()})
+
+
+def _interpret() -> None:
+    if "triton" in sys.modules:
+        from triton import knobs
+
+        if not knobs.runtime.interpret:
+            raise pytest.UsageError("device cpu is Triton's interpreter, but triton was imported before TRITON_INTERPRET was set")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test a cell."""
+    if "subject" in metafunc.fixturenames:
+        kind = load_kind(Path(metafunc.module.__file__ or ""))
+        subjects = _subjects(metafunc.config, kind)
+        metafunc.parametrize("subject", subjects, ids=[str(s.cell) for s in subjects], indirect=False)
+
+
+def _subjects(config: pytest.Config, kind: Kind) -> list[Subject]:
+    from harness.measure.subject import Subject
+
+    session = config.stash[SESSION]
+    device = session.device
+    where = "meta" if kind.on == "host" else "cpu" if device.name == "cpu" else "cuda"
+    if launch_request is not None:
+        cells = [Cell.parse(text) for text in launch_request.cells]
+        kernels = {name: loaded.kernel for name, loaded in session.kernels.items()}
+        return [Subject(kernels[c.kernel], c.variant, kernels[c.kernel].case(c.case), device, where) for c in cells]
+    option, tag = config.getoption, config.getoption("--tag")
+    return [
+        Subject(kernel, variant, case, device, where)
+        for kernel in (loaded.kernel for loaded in session.kernels.values())
+        if fnmatch.fnmatch(kernel.name, option("--kernel"))
+        for variant in kernel.variants
+        if fnmatch.fnmatch(variant, option("--variant"))
+        for case in kernel.cases
+        if fnmatch.fnmatch(case.key, option("--case")) and (tag is None or tag in case.tags)
+        if device.name != "cpu" or "cpu" in case.tags
+        if kind.applies(kernel, variant, case)
+    ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let pytest-benchmark read the replayed device time."""
+    for item in items:
+        if "benchmark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.benchmark(timer=config.stash[SESSION].clock))
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> ReplayClock:
+    """The timer through which measured samples reach pytest-benchmark."""
+    return request.config.stash[SESSION].clock
+
+
+class Recorder:
+    """`record(readings)`: stores what was measured of the cell in hand; called once a cell, or more often."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __call__(self, readings: Sequence[Reading]) -> None:
+        """Store the readings."""
+        self._progress.readings.extend(readings)
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Recorder:
+    """Stores the readings of the cell in hand."""
+    return Recorder(request.config.stash[SESSION].progress)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Say which cell begins, so that a crash or a hang has a name."""
+    session = item.config.stash[SESSION]
+    session.progress = Progress([], datetime.now(UTC).isoformat(), time.monotonic())
+    if launch_request and (subject := _subject_of(item)):
+        launch_request.emitter.send({"type": "begin", "cell": str(subject.cell)})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Send what was recorded of a cell once its test has run; an exception that recorded nothing becomes a status."""
+    report = yield
+    subject = _subject_of(item)
+    done = call.when == "call" or (call.when == "setup" and call.excinfo is not None)
+    if subject is None or not done:
+        return report
+    session = item.config.stash[SESSION]
+    progress = session.progress
+    readings = list(progress.readings)
+    failed = [r for r in readings if r.status is not Status.OK]
+    if call.excinfo is not None and not failed:
+        readings.append(_blame(call.excinfo.value))
+    elif not readings:
+        readings.append(_reading(Status.INVALID, "the job file recorded nothing"))
+    message = {
+        "type": "end",
+        "cell": str(subject.cell),
+        "readings": [{**vars(r), "columns": dict(r.columns)} for r in readings],
+        "started_at": progress.started_at,
+        "duration": time.monotonic() - progress.began,
+    }
+    if launch_request:
+        launch_request.emitter.send(message)
+    else:
+        session.lines += [_line(subject, r) for r in readings]
+    return report
+
+
+def _subject_of(item: pytest.Item) -> Subject | None:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("subject") if callspec else None
+
+
+def _reading(status: Status, reason: str) -> Reading:
+    from harness.measure.subject import Reading
+
+    return Reading(None, None, status, reason)
+
+
+def _blame(error: BaseException) -> Reading:
+    import torch
+    from triton.errors import TritonError
+
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    if isinstance(error, torch.OutOfMemoryError):
+        return _reading(Status.OOM, text)
+    if isinstance(error, TritonError):
+        return _reading(Status.BUILD_FAILED, text)
+    if isinstance(error, AssertionError):
+        return _reading(Status.WRONG, text)
+    return _reading(Status.CRASH, text)
+
+
+def _line(subject: Subject, reading: Reading) -> str:
+    value = "-" if reading.value is None else f"{reading.value:.6g}"
+    reason = f" ({reading.reason})" if reading.reason else ""
+    return f"{subject.cell} {reading.metric or '-'} {value} {reading.status}{reason}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the readings of a run by hand."""
+    lines = config.stash[SESSION].lines if SESSION in config.stash else []
+    if lines:
+        terminalreporter.section("readings")
+        for line in lines:
+            terminalreporter.write_line(line)

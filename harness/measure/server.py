@@ -1,0 +1,151 @@
+"""The fork server: imports torch, triton and pytest once, then forks one child per launch.
+
+    python -m harness.measure.server FD
+
+FD is one end of a Unix socket pair. A request is one JSON line {"launch", "spec"} (the path of a JSON file) with two file
+descriptors attached (records, log), sent once the last is answered; the answers are {"launch", "pid"} when the child runs and {"launch", "status"} when it has ended. When the other end
+closes, every child is killed and the server ends, so that a killed parent leaves no orphan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that happens."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _preload() -> None:
+    # what every launch needs; importing makes no device context
+    import pytest
+    import pytest_benchmark.plugin
+    import torch
+    import triton
+
+    import harness.measure.launch
+    import harness.measure.plugin  # noqa: F401
+
+    del pytest, triton, pytest_benchmark
+    torch.set_num_threads(1)
+
+
+class Server:
+    """Reads requests from `channel` until it closes."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.children: dict[int, str] = {}
+
+    def serve(self) -> None:
+        """Fork a child for each request and report each that ends."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        selector = selectors.DefaultSelector()
+        selector.register(self.channel, selectors.EVENT_READ)
+        selector.register(wake_read, selectors.EVENT_READ)
+        self._send({"ready": os.getpid()})
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is self.channel:
+                    if not self._receive():
+                        return
+                else:
+                    os.read(wake_read, 4096)
+                    self._reap()
+
+    def _receive(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self.channel, 65536, 2)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        request = json.loads(data)
+        records, log = fds
+        pid = os.fork()
+        if pid == 0:
+            self._child(request, records, log)
+        os.close(records)
+        os.close(log)
+        self.children[pid] = request["launch"]
+        self._send({"launch": request["launch"], "pid": pid})
+        return True
+
+    def _child(self, request: dict[str, Any], records: int, log: int) -> None:
+        status = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.setsid()
+            die_with_parent()
+            self.channel.close()
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            from harness.measure.launch import run_launch
+
+            status = run_launch(json.loads(Path(request["spec"]).read_text()), records)
+        except BaseException:  # noqa: BLE001 -- the child must end here, not in the server's loop
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while self.children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            launch = self.children.pop(pid, None)
+            _kill_group(pid)  # what the launch started and left behind
+            if launch is not None:
+                self._send({"launch": launch, "status": status})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            self.channel.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        """Kill every child with all it started."""
+        for pid in self.children:
+            _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve on the socket whose descriptor the command line names."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    _preload()
+    server = Server(channel)
+    try:
+        server.serve()
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The cell in hand inside a launch, and what measuring it gives: Subject and Reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.authoring.model import Case, Inputs, Kernel, Variant
+from harness.devices.table import Device
+from harness.measure.data import Generator
+from harness.records import Cell, Status
+
+SEED = 20_240_229
+"""Seed of correctness and drift inputs: fixed, so that errors compare from commit to commit."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One variant of one kernel on one case, on the device it runs on or is compiled for.
+
+    Args:
+        torch_device: where tensors live: `cpu` (interpreter), `cuda` (NVIDIA and AMD alike) or `meta` (static).
+    """
+
+    kernel: Kernel
+    variant_name: str
+    case: Case
+    device: Device
+    torch_device: str
+
+    @property
+    def cell(self) -> Cell:
+        """The cell's name."""
+        return Cell(self.kernel.name, self.variant_name, self.case.key, self.device.name)
+
+    @property
+    def variant(self) -> Variant:
+        """The variant under test."""
+        return self.kernel.variant(self.variant_name)
+
+    def inputs(self, seed: int = SEED) -> Inputs:
+        """Fresh inputs on `torch_device`, the same content on every host for the same seed."""
+        return self.kernel.make_inputs(self.case, Generator(seed, self.torch_device))
+
+    def call(self, inputs: Inputs) -> dict[str, Any]:
+        """Call the variant and name what it returns.
+
+        Raises:
+            TypeError: it returns another number of outputs than declared.
+        """
+        returned = self.variant.call(**inputs)
+        outputs = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
+        names = tuple(self.variant.outputs or ())
+        if len(outputs) != len(names):
+            raise TypeError(f"{self.cell}: declares outputs {names}, returned {len(outputs)} values")
+        return dict(zip(names, outputs, strict=True))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One value measured in a launch, or why there is none; it becomes a Record.
+
+    Args:
+        columns: further columns of the record (`data`, `binary_hash`, `evidence`, ...).
+    """
+
+    metric: str | None
+    value: float | None
+    status: Status = Status.OK
+    reason: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)

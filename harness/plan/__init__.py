@@ -1,0 +1,1 @@
+"""Refs and trees, matrix to cells to jobs. Pure but for git and files."""

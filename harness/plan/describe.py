@@ -1,0 +1,178 @@
+"""What a workspace declares, as plain data: read in a child process, so that a broken or slow kernel file cannot
+take the command line down and the command line never imports torch.
+
+    python -m harness.plan.describe ROOT        prints the description as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import errors
+from harness.authoring.workspace import Workspace, read_workspace
+
+
+@dataclass(frozen=True)
+class CaseInfo:
+    """One case: its key and tags."""
+
+    case: str
+    tags: list[str]
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """One kernel, as `harness kernels --format json` prints it; `doc` is its module docstring."""
+
+    name: str
+    file: str
+    doc: str
+    variants: list[str]
+    default: str
+    baseline: str
+    cases: list[CaseInfo]
+    mutates: list[str]
+    cycle: bool
+    drift: bool
+
+
+@dataclass(frozen=True)
+class KindCell:
+    """One cell that a kind asks of a kernel, before devices; `limit` is its error tolerance, where it has one."""
+
+    kernel: str
+    variant: str
+    case: str
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class KindInfo:
+    """One kind of job and every cell it applies to."""
+
+    name: str
+    file: str
+    on: str
+    cell_seconds: float
+    deadline_s: float
+    cells: list[KindCell] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Description:
+    """Everything a plan needs to know of a workspace."""
+
+    kernels: list[KernelInfo]
+    kinds: list[KindInfo]
+
+    @property
+    def tags(self) -> dict[tuple[str, str], frozenset[str]]:
+        """(kernel, case) -> tags."""
+        return {(k.name, c.case): frozenset(c.tags) for k in self.kernels for c in k.cases}
+
+
+def describe(workspace: Workspace) -> Description:
+    """Read a workspace in a child process.
+
+    Raises:
+        HarnessError: whatever is wrong with the workspace's files, as the child found it.
+        WorkspaceError: the child died, or the extra `kernels` is not installed.
+    """
+    # the child must see the engine that runs here, and no device
+    env = {
+        **os.environ,
+        "PYTHONPATH": _engine_path(),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HIP_VISIBLE_DEVICES": "",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    env.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "harness.plan.describe", str(workspace.root)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    try:
+        answer = json.loads(lines[-1])
+    except (IndexError, json.JSONDecodeError):
+        tail = "\n".join((done.stderr or done.stdout).splitlines()[-3:])
+        raise errors.WorkspaceError(
+            f"the kernels and jobs of {workspace.root}",
+            f"reading them ended with status {done.returncode}: {tail}",
+            "install the extra `kernels` if torch or triton is missing; else mend the file named above",
+        ) from None
+    if "error" in answer:
+        kind = getattr(errors, answer["error"].pop("type"))
+        raise kind(**answer["error"])
+    return _from_json(answer)
+
+
+def _engine_path() -> str:
+    here = str(Path(__file__).parent.parent.parent)
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _from_json(data: dict[str, Any]) -> Description:
+    kernels = [KernelInfo(**{**k, "cases": [CaseInfo(**c) for c in k["cases"]]}) for k in data["kernels"]]
+    kinds = [KindInfo(**{**k, "cells": [KindCell(*c) for c in k["cells"]]}) for k in data["kinds"]]
+    return Description(kernels, kinds)
+
+
+def _read(workspace: Workspace) -> Description:
+    from harness.authoring.catalogue import load_kernels, load_kinds
+    from harness.authoring.model import Case, Kernel
+
+    def limit(kind: str, kernel: Kernel, case: Case) -> float | None:
+        if kind == "correctness":
+            return kernel.tolerance_of(case).rel_l2
+        if kind == "drift" and kernel.drift is not None:
+            return kernel.drift.tolerance_of(case).rel_l2
+        return None
+
+    loaded = load_kernels(workspace)
+    infos = [
+        KernelInfo(
+            name=name,
+            file=str(one.file.relative_to(workspace.root)),
+            doc=one.doc,
+            variants=list(one.kernel.variants),
+            default=one.kernel.default,
+            baseline=one.kernel.baseline,
+            cases=[CaseInfo(case.key, sorted(case.tags)) for case in one.kernel.cases],
+            mutates=list(one.kernel.mutates),
+            cycle=one.kernel.cycle is not None,
+            drift=one.kernel.drift is not None,
+        )
+        for name, one in loaded.items()
+    ]
+    kinds = []
+    for name, (kind, file) in load_kinds(workspace).items():
+        cells = [
+            KindCell(kernel.name, variant, case.key, limit(name, kernel, case))
+            for kernel in (one.kernel for one in loaded.values())
+            for variant in kernel.variants
+            for case in kernel.cases
+            if kind.applies(kernel, variant, case)
+        ]
+        kinds.append(KindInfo(name, file.name, kind.on, kind.cell_seconds, kind.deadline_s, cells))
+    return Description(infos, kinds)
+
+
+def main() -> int:
+    """Print the description of the workspace named on the command line, or the error."""
+    try:
+        answer = asdict(_read(read_workspace(Path(sys.argv[1]))))
+        for kind in answer["kinds"]:
+            kind["cells"] = [list(cell.values()) for cell in kind["cells"]]
+    except errors.HarnessError as error:
+        answer = {"error": {"type": type(error).__name__, "asked": error.asked, "found": error.found, "do": error.do}}
+    print(json.dumps(answer))  # noqa: T201 -- the parent reads it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

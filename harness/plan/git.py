@@ -1,0 +1,69 @@
+"""Runs git, and says in our words why it could not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import RefError
+
+
+class GitFailed(Exception):
+    """A git command ended with an error; the text is git's own."""
+
+
+class Git:
+    """The repository that holds a folder.
+
+    Args:
+        folder: any folder of the repository.
+
+    Raises:
+        RefError: git is not installed, or the folder is in no repository.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self.root = Path(self.run("rev-parse", "--show-toplevel"))
+            prefix = self.run("rev-parse", "--show-prefix")
+        except GitFailed as error:
+            raise RefError(
+                f"the git repository of {folder}", str(error), "run `git init` and commit there: results are kept by the code they measured"
+            ) from error
+        self.prefix = prefix
+        """Path of `folder` below the root, empty or ending in a slash."""
+
+    def run(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
+        """Run a git command and return its output, stripped.
+
+        Raises:
+            GitFailed: git ended with an error.
+        """
+        return self.raw(*args, stdin=stdin, env=env).decode("utf-8", "surrogateescape").strip()
+
+    def raw(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
+        """As `run`, bytes."""
+        # optional locks off: a status here must not disturb a git command of the user's
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
+        try:
+            done = subprocess.run(["git", *args], cwd=self.folder, input=stdin, env=environment, capture_output=True, check=False)
+        except FileNotFoundError as error:
+            raise RefError("git", "no git program on PATH", "install git: results are kept by the code they measured") from error
+        if done.returncode != 0:
+            raise GitFailed(done.stderr.decode("utf-8", "replace").strip() or f"git {args[0]} ended with status {done.returncode}")
+        return done.stdout
+
+    def commit(self, name: str) -> str | None:
+        """The commit that a name stands for, or None."""
+        try:
+            return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        except GitFailed:
+            return None
+
+    @property
+    def shallow(self) -> bool:
+        """Whether history is cut (a CI checkout of depth 1)."""
+        return self.run("rev-parse", "--is-shallow-repository") == "true"

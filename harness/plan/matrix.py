@@ -1,0 +1,131 @@
+"""Matrix to cells: jobs/matrix.toml, a file of that form, and the filters of the command line."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.authoring.model import TAGS
+from harness.devices.table import Device, resolve_devices
+from harness.errors import UnknownNameError, WorkspaceError
+from harness.plan.describe import Description, KindInfo
+from harness.records import Cell
+
+INTERPRETER = "cpu"
+"""The device that every machine has: Triton's interpreter. It runs only cases tagged `cpu`."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a matrix: a kind on some devices, on the cases that carry one of the tags (all cases if none)."""
+
+    kind: str
+    devices: tuple[str, ...]
+    tags: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One planned cell of one kind, and its error tolerance where it has one."""
+
+    cell: Cell
+    kind: str
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the command line leaves of a matrix; empty means all."""
+
+    kernels: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+def read_matrix(name: str, jobs_dir: Path) -> list[Entry]:
+    """The entries of a matrix: a name in jobs/matrix.toml, or a path to a file with one [[cells]] list.
+
+    Raises:
+        UnknownNameError: no matrix of that name.
+        WorkspaceError: bad TOML, or an entry that is not one.
+    """
+    file = Path(name) if name.endswith(".toml") else jobs_dir / "matrix.toml"
+    try:
+        data = tomllib.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise WorkspaceError(f"matrix {name!r}", f"no file {file}", "name a matrix of jobs/matrix.toml, or a TOML file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise WorkspaceError(f"matrix {name!r} in {file}", f"bad TOML: {error}", "mend the file") from error
+    table = data if name.endswith(".toml") else data.get(name)
+    if table is None:
+        raise UnknownNameError.of("matrix", name, data, f"choose one of them, add it to {file}, or give a path to a .toml file")
+    cells = table.get("cells") if isinstance(table, dict) else None
+    if not isinstance(cells, list) or not cells:
+        raise WorkspaceError(f"matrix {name!r} in {file}", "no list `cells`", "give [[NAME.cells]] entries with kind, devices and tags")
+    return [_entry(cell, name, file) for cell in cells]
+
+
+def _entry(cell: Any, matrix: str, file: Path) -> Entry:
+    asked = f"matrix {matrix!r} in {file}"
+    if not isinstance(cell, dict) or not {"kind", "devices"} <= set(cell) <= {"kind", "devices", "tags"}:
+        raise WorkspaceError(asked, f"entry {cell!r}", "an entry has kind, devices (a list) and, if wanted, tags (a list)")
+    kind, devices, tags = cell["kind"], cell["devices"], cell.get("tags", [])
+    for value in (devices, tags):
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise WorkspaceError(asked, f"{value!r} in entry {cell!r}", "give a list of strings")
+    if unknown := sorted(set(tags) - set(TAGS)):
+        raise UnknownNameError.of("tag", unknown[0], TAGS)
+    return Entry(str(kind), tuple(devices), frozenset(tags))
+
+
+def expand(entries: Sequence[Entry], what: Description, devices: Mapping[str, Device], filters: Filters) -> list[Expected]:
+    """Every cell that a matrix asks for, each kind of a cell once, in the order kind, kernel, variant, case, device.
+
+    A device that the command line names takes the place of an entry's GPUs, so that `--device all` compiles for every
+    row; `cpu` stays where an entry has it.
+
+    Raises:
+        UnknownNameError: a kernel glob, device or kind that matches nothing.
+    """
+    kinds = {k.name: k for k in what.kinds}
+    for kind in (*filters.kinds, *(e.kind for e in entries)):
+        if kind not in kinds:
+            raise UnknownNameError.of("kind", kind, kinds)
+    names = [k.name for k in what.kernels]
+    for pattern in filters.kernels:
+        if not fnmatch.filter(names, pattern):
+            raise UnknownNameError.of("kernel", pattern, names)
+    chosen = resolve_devices(filters.devices, devices) if filters.devices else None
+    found: dict[tuple[str, Cell], Expected] = {}
+    for entry in entries:
+        if filters.kinds and entry.kind not in filters.kinds:
+            continue
+        for device in _devices_of(entry, devices, chosen):
+            for one in _cells(kinds[entry.kind], entry, devices[device], what, filters):
+                found.setdefault((entry.kind, one.cell), one)
+    return sorted(found.values(), key=lambda e: (e.kind, e.cell))
+
+
+def _devices_of(entry: Entry, devices: Mapping[str, Device], chosen: Sequence[str] | None) -> list[str]:
+    own = resolve_devices(entry.devices, devices)
+    if chosen is None:
+        return own
+    has_gpu = any(name != INTERPRETER for name in own)
+    return [name for name in chosen if (name in own if name == INTERPRETER else has_gpu)]
+
+
+def _cells(kind: KindInfo, entry: Entry, device: Device, what: Description, filters: Filters) -> list[Expected]:
+    if kind.on == "host" and device.triton_target is None:
+        return []
+    tags = what.tags
+    return [
+        Expected(Cell(one.kernel, one.variant, one.case, device.name), kind.name, one.limit)
+        for one in kind.cells
+        if (not filters.kernels or any(fnmatch.fnmatch(one.kernel, pattern) for pattern in filters.kernels))
+        and (not entry.tags or entry.tags & tags[one.kernel, one.case])
+        and (device.name != INTERPRETER or "cpu" in tags[one.kernel, one.case])
+    ]

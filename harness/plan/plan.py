@@ -1,0 +1,60 @@
+"""The plan of a run: a ref's code on disk, the cells a matrix asks of it, and the jobs that carry them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.authoring.workspace import Workspace
+from harness.devices.table import load_devices
+from harness.errors import Undecided
+from harness.plan.describe import Description, describe
+from harness.plan.git import Git
+from harness.plan.jobs import Job, make_jobs
+from harness.plan.matrix import Expected, Filters, expand, read_matrix
+from harness.plan.refs import resolve
+from harness.plan.trees import Tree, checkout
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before the first job starts.
+
+    Args:
+        code: the workspace as it runs, written from `tree`.
+        matrix: the name the user gave.
+    """
+
+    tree: Tree
+    code: Workspace
+    matrix: str
+    description: Description
+    expected: tuple[Expected, ...]
+    jobs: tuple[Job, ...]
+
+
+def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters) -> Plan:
+    """Plan a run of `ref`.
+
+    Args:
+        workspace: the user's workspace; its git repository is asked for `ref`.
+
+    Raises:
+        HarnessError: whatever of ref, workspace, matrix and filters is wrong.
+        Undecided: the filters leave no cell.
+    """
+    git = Git(workspace.root)
+    tree = resolve(git, ref)
+    return plan_tree(workspace, git, tree, matrix, filters)
+
+
+def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: Filters) -> Plan:
+    """As `make_plan`, for a tree that is resolved already."""
+    code = checkout(git, tree, workspace)
+    description = describe(code)
+    expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
+    if not expected:
+        raise Undecided(
+            f"matrix {matrix!r} with {filters}", "no cell is left", "widen the filters; `harness plan` shows what a matrix holds"
+        )
+    jobs = make_jobs(expected, description.kinds, tree.code_digest)
+    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs))

@@ -1,0 +1,116 @@
+"""Refs: names to trees, `A..B` to its two sides, and the ancestors whose results may stand in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import RefError, Undecided, WorkspaceError
+from harness.plan.git import Git, GitFailed
+from harness.plan.trees import Tree, code_digest, tree_of_commit, tree_of_worktree
+
+MAX_ANCESTORS = 200
+"""How many first-parent ancestors of a base are looked at before saying that there is no baseline."""
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """An ancestor with its digest, and in how many digests it lies behind."""
+
+    commit: str
+    code_digest: str
+    distance: int
+    commits: int
+
+
+def resolve(git: Git, ref: str) -> Tree:
+    """The tree of a ref: `worktree`, `pr`, or a name tried as local branch or tag, then origin's, then the base branch
+    that GITHUB_BASE_REF names.
+
+    Raises:
+        RefError: nothing of that name.
+    """
+    if ref == "worktree":
+        return tree_of_worktree(git, ref)
+    if ref == "pr":
+        commit, how = _pull_request(git)
+        return tree_of_commit(git, commit, ref, how)
+    for name in (ref, f"refs/remotes/origin/{ref}"):
+        if commit := git.commit(name):
+            return tree_of_commit(git, commit, ref, f"{ref} at {commit[:12]}" if name == ref else f"origin/{ref} at {commit[:12]}")
+    base = os.environ.get("GITHUB_BASE_REF")
+    if base == ref and (commit := git.commit("FETCH_HEAD")):
+        return tree_of_commit(git, commit, ref, f"FETCH_HEAD for GITHUB_BASE_REF {base} at {commit[:12]}")
+    branches = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").split()
+    raise RefError(
+        f"ref {ref!r}",
+        f"no commit, branch or tag of that name; there are: {', '.join(branches[:12]) or '(none)'}",
+        f"fetch it (git fetch origin {ref}), or name one of these, a commit, worktree, run:ID or run:last",
+    )
+
+
+def _pull_request(git: Git) -> tuple[str, str]:
+    event = os.environ.get("GITHUB_EVENT_PATH")
+    if event and Path(event).is_file():
+        head = (json.loads(Path(event).read_text()).get("pull_request") or {}).get("head") or {}
+        if sha := head.get("sha"):
+            if commit := git.commit(sha):
+                return commit, f"the pull request's head {commit[:12]}"
+            raise RefError("ref 'pr'", f"the pull request's head {sha} is not in this clone", f"git fetch origin {sha}")
+    for name in ("pr", "refs/remotes/origin/pr"):
+        if commit := git.commit(name):
+            return commit, f"branch pr at {commit[:12]}"
+    if commit := git.commit("HEAD"):
+        return commit, f"HEAD at {commit[:12]} (no pull request event and no branch pr)"
+    raise RefError("ref 'pr'", "the repository has no commit", "commit first")
+
+
+def split_range(text: str) -> tuple[str, str]:
+    """`A..B` -> (A, B).
+
+    Raises:
+        RefError: not of that form.
+    """
+    match = re.fullmatch(r"(.+?)\.\.(?!\.)(.+)", text)
+    if match is None:
+        raise RefError(f"range {text!r}", "not of the form A..B", "write for example main..pr, or HEAD..run:last")
+    return match.group(1), match.group(2)
+
+
+def merge_base(git: Git, base: str, head: str) -> str:
+    """The one merge base of two commits.
+
+    Raises:
+        Undecided: a shallow clone, unrelated histories, or several merge bases; each says what to do.
+    """
+    asked = f"the merge base of {base[:12]} and {head[:12]}"
+    try:
+        found = git.run("merge-base", "--all", base, head).split()
+    except GitFailed:
+        found = []
+    if len(found) == 1:
+        return found[0]
+    if git.shallow:
+        raise Undecided(
+            asked, "this clone is shallow, its history is cut", "git fetch --unshallow origin (in CI: checkout with fetch-depth: 0)"
+        )
+    if not found:
+        raise Undecided(asked, "the two histories are unrelated", "compare the tips with --exact, or name another base")
+    raise Undecided(asked, f"{len(found)} merge bases: {', '.join(c[:12] for c in found)}", "name one of them as the base, with --exact")
+
+
+def ancestors(git: Git, commit: str) -> Iterator[Ancestor]:
+    """The commit and its first-parent ancestors, one for every change of the code digest, nearest first."""
+    distance, last = -1, None
+    for behind, one in enumerate(git.run("rev-list", "--first-parent", f"--max-count={MAX_ANCESTORS}", commit).split()):
+        try:
+            digest = code_digest(git, git.run("rev-parse", f"{one}^{{tree}}"))
+        except WorkspaceError:  # a commit from before the workspace existed ends the walk
+            return
+        if digest != last:
+            distance, last = distance + 1, digest
+            yield Ancestor(one, digest, distance, behind)

@@ -1,0 +1,158 @@
+"""Trees: the code of a ref, its digest, and the files of it on disk.
+
+What runs is always files written from git objects, so that what ran is what the record says: the worktree too is
+first written as a git tree, through a temporary index that leaves the user's own alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from harness.authoring.workspace import Workspace, read_workspace
+from harness.errors import RefError, WorkspaceError
+from harness.plan.git import Git, GitFailed
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The code that a ref names.
+
+    Args:
+        ref: as the user wrote it.
+        resolved: what it was taken for, for people.
+        commit: the commit it belongs to.
+        tree: git tree id of the whole repository.
+        code_digest: over kernels/, jobs/, the declared sources and [tool.harness].
+        dirty: the code is not that of `commit`.
+    """
+
+    ref: str
+    resolved: str
+    commit: str | None
+    tree: str
+    code_digest: str
+    dirty: bool
+
+
+def tree_of_commit(git: Git, commit: str, ref: str, resolved: str) -> Tree:
+    """The tree of a commit."""
+    tree = git.run("rev-parse", f"{commit}^{{tree}}")
+    return Tree(ref, resolved, commit, tree, code_digest(git, tree), dirty=False)
+
+
+def tree_of_worktree(git: Git, ref: str = "worktree") -> Tree:
+    """The worktree as it is: tracked and untracked files, without ignored ones. Dirty where its code is not HEAD's.
+
+    Raises:
+        RefError: there is no commit yet.
+    """
+    head = git.commit("HEAD")
+    if head is None:
+        raise RefError("the worktree", "the repository has no commit", "commit once: a run belongs to a commit")
+    with tempfile.TemporaryDirectory(prefix="harness-index-") as folder:
+        index = Path(folder) / "index"
+        own = Path(git.run("rev-parse", "--path-format=absolute", "--git-path", "index"))
+        if own.exists():
+            shutil.copyfile(own, index)
+        env = {"GIT_INDEX_FILE": str(index)}
+        try:
+            git.run("add", "--all", "--", str(git.root), env=env)
+            tree = git.run("write-tree", env=env)
+        except GitFailed as error:
+            raise RefError("the worktree as a git tree", str(error), "mend what git names, or commit and use --ref HEAD") from error
+    digest = code_digest(git, tree)
+    dirty = digest != code_digest(git, git.run("rev-parse", f"{head}^{{tree}}"))
+    return Tree(ref, f"worktree on {head[:12]}" + (" (dirty)" if dirty else ""), head, tree, digest, dirty)
+
+
+def code_digest(git: Git, tree: str) -> str:
+    """Digest of the code in a tree: the object ids of the code paths, and [tool.harness].
+
+    Raises:
+        WorkspaceError: the tree holds no workspace.
+    """
+    table = _table(git, tree)
+    paths = [git.prefix + p for p in ("kernels", "jobs", *_sources(table))]
+    listing = git.raw("ls-tree", "-z", "--full-tree", tree, "--", *paths).decode("utf-8", "surrogateescape")
+    content = {"table": table, "paths": sorted(entry for entry in listing.split("\0") if entry)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
+    """Write the code of a tree below `.harness/trees/` and return it as a workspace; kept and reused by its digest.
+
+    Raises:
+        RefError: a symbolic link leads out of the tree, a name is unsafe, or a code path is a submodule.
+    """
+    target = workspace.state_dir / "trees" / tree.code_digest[:20]
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as part:
+            _write(git, tree, Path(part))
+            try:
+                Path(part).rename(target)
+            except OSError:  # another process wrote the same content first
+                if not target.is_dir():
+                    raise
+            else:
+                Path(part).mkdir()  # what TemporaryDirectory removes
+    return read_workspace(target)
+
+
+def _write(git: Git, tree: Tree, target: Path) -> None:
+    paths = [git.prefix + p for p in ("kernels", "jobs", "pyproject.toml", *_sources(_table(git, tree.tree)))]
+    listing = git.raw("ls-tree", "-r", "-z", "--full-tree", tree.tree, "--", *paths).decode("utf-8", "surrogateescape")
+    entries = [(meta.split(), name) for meta, _, name in (entry.partition("\t") for entry in listing.split("\0") if entry)]
+    blobs = _blobs(git, [meta[2] for meta, _ in entries if meta[1] == "blob"])
+    for (mode, kind, blob), name in entries:
+        relative = PurePosixPath(name).relative_to(git.prefix or ".")
+        if kind != "blob" or ".." in relative.parts or any(ord(c) < 32 for c in name):
+            raise RefError(f"the code of {tree.ref}", f"{name!r} is a {kind} (mode {mode})", "keep plain files under the code paths")
+        file = target / relative
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if mode == "120000":
+            link = blobs[blob].decode("utf-8", "surrogateescape")
+            if os.path.isabs(link) or not Path(os.path.normpath(file.parent / link)).is_relative_to(target):
+                raise RefError(f"the code of {tree.ref}", f"the link {name} leads out of the tree, to {link}", "replace it by a file")
+            file.symlink_to(link)
+        else:
+            file.write_bytes(blobs[blob])
+            file.chmod(0o755 if mode == "100755" else 0o644)
+
+
+def _blobs(git: Git, ids: list[str]) -> dict[str, bytes]:
+    wanted = sorted(set(ids))
+    stream = git.raw("cat-file", "--batch", stdin="".join(f"{i}\n" for i in wanted).encode())
+    found: dict[str, bytes] = {}
+    at = 0
+    for blob in wanted:
+        end = stream.index(b"\n", at)
+        size = int(stream[at:end].split()[2])
+        found[blob] = stream[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
+    return found
+
+
+def _table(git: Git, tree: str) -> dict[str, object]:
+    path = f"{git.prefix}pyproject.toml"
+    try:
+        table = tomllib.loads(git.raw("show", f"{tree}:{path}").decode()).get("tool", {}).get("harness")
+    except GitFailed as error:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", str(error), "choose a ref that has the workspace") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", f"bad TOML: {error}", "choose another ref, or mend the file") from error
+    if table is None:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", "no [tool.harness] table", "choose a ref that has the workspace")
+    return dict(table)
+
+
+def _sources(table: dict[str, object]) -> list[str]:
+    sources = table.get("sources", [])
+    return [str(s) for s in sources] if isinstance(sources, list) else []

@@ -1,0 +1,177 @@
+"""The words that every stage shares: Cell, Status, Record. Data only; no I/O.
+
+A record is one line of result in long form, so that a new metric is no schema change. A failed cell has a null
+value and a status, never 0 or infinity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """How a cell ended. Closed: a reason, where there is one, stands in the record's `reason`."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    INVALID = "invalid"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    BUILD_FAILED = "build_failed"
+    SKIPPED = "skipped"
+    INFRA = "infra"
+    NO_CAPACITY = "no_capacity"
+    QUEUE_TIMEOUT = "queue_timeout"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def failed(self) -> bool:
+        """The code under test is to blame: the run exits 1."""
+        return self in (Status.WRONG, Status.CRASH, Status.TIMEOUT, Status.OOM, Status.BUILD_FAILED)
+
+    @property
+    def undecided(self) -> bool:
+        """Nobody knows: the run exits 3."""
+        return self in (Status.INVALID, Status.INFRA, Status.QUEUE_TIMEOUT, Status.REFUSED, Status.LOST)
+
+    @property
+    def resumable(self) -> bool:
+        """`--resume` runs the cell again."""
+        return self in (Status.INFRA, Status.NO_CAPACITY, Status.QUEUE_TIMEOUT, Status.CANCELLED, Status.LOST)
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One variant of one kernel on one case and device, written `rmsnorm/fused/M=64,N=5120,dtype=bf16@h200`."""
+
+    kernel: str
+    variant: str
+    case: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel}/{self.variant}/{self.case}@{self.device}"
+
+    @property
+    def dtype(self) -> str:
+        """The case's dtype: the last axis of every key."""
+        return self.case.rpartition("dtype=")[2]
+
+    @classmethod
+    def parse(cls, text: str) -> Cell:
+        """Read a cell back.
+
+        Raises:
+            ValueError: not of the form kernel/variant/case@device.
+        """
+        match = re.fullmatch(r"([^/@]+)/([^/@]+)/([^/@]+)@([^/@]+)", text)
+        if match is None:
+            raise ValueError(f"{text!r} is no cell: write kernel/variant/case@device")
+        return cls(*match.groups())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measured value, or the reason why there is none. Columns and order are those of the Parquet files.
+
+    `binary_hash`, `grid` and `config` hold one entry for every kernel launch of the cell, in launch order.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str = ""
+    job_id: str = ""
+    attempt: int = 0
+    seq: int = 0
+    lease_id: str | None = None
+    arm: str = "head"
+    block: int | None = None
+    position: int | None = None
+    launch: str | None = None
+    commit: str | None = None
+    tree: str | None = None
+    dirty: bool = False
+    code_digest: str = ""
+    launcher_digest: str | None = None
+    kernel: str
+    variant: str
+    case: str
+    dtype: str
+    device: str
+    unit: str | None = None
+    node: str | None = None
+    kind: str
+    metric: str | None
+    unit_of_measure: str | None = None
+    better: str | None = None
+    value: float | None
+    samples: list[float] | None = None
+    converged: bool | None = None
+    status: str
+    reason: str | None = None
+    method: str | None = None
+    cache: str | None = None
+    launch_mode: str | None = None
+    clock: str | None = None
+    data: str | None = None
+    data_hash: str | None = None
+    binary_hash: list[str] | None = None
+    grid: list[str] | None = None
+    config: list[str] | None = None
+    compiles_in_lease: int | None = None
+    sandbox: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    started_at: str | None = None
+    duration: float | None = None
+
+    def __post_init__(self) -> None:
+        Status(self.status)
+        if self.value is not None and not math.isfinite(self.value):
+            raise ValueError(f"record {self.cell} {self.metric}: value {self.value} is not finite; store a status instead")
+
+    @property
+    def cell(self) -> Cell:
+        """The cell the record is about."""
+        return Cell(self.kernel, self.variant, self.case, self.device)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain data, every column present."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Record:
+        """Read a record back.
+
+        Raises:
+            TypeError: a column is missing or unknown.
+            ValueError: an unknown status, or a value that is not finite.
+        """
+        return cls(**data)
+
+
+COLUMNS = tuple(f.name for f in dataclasses.fields(Record))
+EVIDENCE = ("ring", "nodes", "floors", "tick", "canaries")
+ENVIRONMENT = (
+    "id",
+    "gpu_model",
+    "memory_bytes",
+    "partition",
+    "driver",
+    "runtime",
+    "torch",
+    "triton",
+    "compiler",
+    "python",
+    "lock_digest",
+    "harness",
+)

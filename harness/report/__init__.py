@@ -1,0 +1,1 @@
+"""Renders one JSON into text, JSON and Markdown. Pure."""

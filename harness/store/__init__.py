@@ -1,0 +1,1 @@
+"""Parquet: the only place that imports pyarrow."""

@@ -1,0 +1,119 @@
+"""The Parquet schema of a record: column types, versions, and what is refused on read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from harness.errors import StoreError
+from harness.records import COLUMNS, ENVIRONMENT, EVIDENCE, SCHEMA_VERSION
+
+_DEVICE = pa.dictionary(pa.int32(), pa.string())
+"""A dictionary, because readers infer one from the folder name `device=...` and refuse to merge it with a plain string."""
+
+_EVIDENCE = {
+    "ring": pa.int64(),
+    "nodes": pa.int64(),
+    "floors": pa.struct([("empty_us", pa.float64()), ("touch_us", pa.float64())]),
+    "tick": pa.float64(),
+    "canaries": pa.list_(pa.float64()),
+}
+"""Buffers touched, graph nodes, an empty and a touch kernel in us, the timer's tick in ns, canary times in us in the order taken."""
+
+_INTEGERS = {"schema_version", "attempt", "seq", "block", "position", "compiles_in_lease"}
+_FLOATS = {"value", "duration"}
+_FLAGS = {"dirty", "converged"}
+_STRING_LISTS = {"binary_hash", "grid", "config"}
+
+REQUIRED = frozenset(
+    {"schema_version", "run_id", "job_id", "attempt", "seq", "arm", "dirty", "code_digest"}
+    | {"kernel", "variant", "case", "dtype", "device", "kind", "status"}
+)
+"""Columns that are never null."""
+
+
+def _type(column: str) -> pa.DataType:
+    special = {
+        "device": _DEVICE,
+        "samples": pa.list_(pa.float64()),
+        "started_at": pa.timestamp("us", tz="UTC"),
+        "evidence": pa.struct([(name, _EVIDENCE[name]) for name in EVIDENCE]),
+        "environment": pa.struct([(name, pa.int64() if name == "memory_bytes" else pa.string()) for name in ENVIRONMENT]),
+    }
+    if column in special:
+        return special[column]
+    if column in _INTEGERS:
+        return pa.int64()
+    if column in _FLOATS:
+        return pa.float64()
+    if column in _FLAGS:
+        return pa.bool_()
+    return pa.list_(pa.string()) if column in _STRING_LISTS else pa.string()
+
+
+SCHEMA = pa.schema([pa.field(name, _type(name)) for name in COLUMNS])
+"""Every column of a record, in the record's order."""
+
+UPGRADES: Mapping[int, Callable[[pa.Table], pa.Table]] = {}
+"""By version: the function that turns a table of that version into one of the next. Empty, as version 1 is the first."""
+
+
+def current(table: pa.Table, where: str) -> pa.Table:
+    """The table in today's schema, upgraded from an older version where need be.
+
+    Args:
+        table: what a Parquet file holds.
+        where: the file, for the error.
+
+    Raises:
+        StoreError: no schema version, several, a newer or unknown one, other columns, other types, or null where none may be.
+    """
+    table = _upgraded(table, _version(table, where))
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    unknown = [name for name in table.column_names if name not in COLUMNS]
+    if missing or unknown or len(table.column_names) != len(COLUMNS):
+        found = f"columns missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        raise StoreError(f"records in {where}", found, "give a Parquet file that this harness wrote")
+    try:
+        table = table.select(list(COLUMNS)).cast(SCHEMA)
+    except pa.ArrowException as error:
+        raise StoreError(f"records in {where}", f"a column of another type: {error}", "give a Parquet file that this harness wrote") from error
+    check_required(table, where)
+    return table
+
+
+def check_required(table: pa.Table, where: str) -> None:
+    """Refuse nulls in the columns that every record has.
+
+    Raises:
+        StoreError: one of them holds a null; it is named.
+    """
+    for name in COLUMNS:
+        if name in REQUIRED and (nulls := table[name].null_count):
+            raise StoreError(f"records in {where}", f"{nulls} of {table.num_rows} rows have no {name}", f"fill in {name}: every record has one")
+
+
+def _version(table: pa.Table, where: str) -> int:
+    if "schema_version" not in table.column_names:
+        raise StoreError(f"records in {where}", "a Parquet file with no schema_version column", "give a Parquet file that this harness wrote")
+    versions = table["schema_version"].unique().to_pylist()
+    if not versions:
+        return SCHEMA_VERSION
+    if len(versions) > 1 or not isinstance(versions[0], int):
+        raise StoreError(f"records in {where}", f"schema versions {versions}", "give a Parquet file with one schema version")
+    version = versions[0]
+    oldest = min(UPGRADES, default=SCHEMA_VERSION)
+    if not oldest <= version <= SCHEMA_VERSION:
+        do = "install a newer harness" if version > SCHEMA_VERSION else "give a Parquet file that a harness wrote"
+        raise StoreError(f"records in {where}", f"schema version {version}; this harness reads {oldest} to {SCHEMA_VERSION}", do)
+    return version
+
+
+def _upgraded(table: pa.Table, version: int) -> pa.Table:
+    if version == SCHEMA_VERSION:
+        return table
+    for step in range(version, SCHEMA_VERSION):
+        table = UPGRADES[step](table)
+    index = table.column_names.index("schema_version")
+    return table.set_column(index, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int64()))

@@ -1,0 +1,29 @@
+"""Latency: proves a cell right, then times it, and shows the samples through pytest-benchmark.
+
+On `cpu` the clock is the interpreter's, under a metric of its own that gates nothing.
+"""
+
+from harness import Kind
+from harness.measure.correctness import check_correctness
+from harness.measure.timing import time_subject
+from harness.records import Status
+
+KIND = Kind(
+    on="unit",
+    applies=lambda kernel, variant, case: kernel.variant(variant).cases(case),
+    cell_seconds=4.0,
+    deadline_s=120.0,
+)
+
+
+def test_latency(subject, record, clock, benchmark):
+    """Times one cell; nothing is timed that failed its correctness gate in this launch."""
+    wrong = [r for r in check_correctness(subject) if r.status is not Status.OK]
+    if wrong:
+        record(wrong)
+    assert not wrong, f"{subject.cell} is not timed: {wrong[0].status}: {wrong[0].reason}"
+    timing = time_subject(subject)
+    record(timing.readings)
+    clock.replay(benchmark, timing.samples_us)
+    bad = [r for r in timing.readings if r.status is not Status.OK]
+    assert not bad, f"{subject.cell}: {bad[0].metric} {bad[0].status}: {bad[0].reason}"

@@ -1,0 +1,372 @@
+"""Gated delta net, one decode step: packed q, k, v in, recurrent state updated in place by slot.
+
+Formula (per row and value head hv, with key head h = hv // (HV/H)):
+
+    g = -exp(A_log)*softplus(a + dt_bias)        softplus(x) = x if x > 20 else log(1 + exp(x))
+    beta = sigmoid(b)                            kept in fp32
+    q, k = q/sqrt(sum(q^2) + 1e-6), k/sqrt(sum(k^2) + 1e-6)        optional (l2norm)
+    q = q*scale                                  scale = K^-0.5
+    S = exp(g)*S;  u = beta*(v - S k);  S += u k^T;  o = S q
+
+    tensor         axes                  dtype            layout                                         mutated
+    mixed_qkv      (B, 2*H*K + HV*V)     fp32, fp16, bf16 q heads, k heads, v heads; rows may lie apart  no
+    a, b           (B, HV)               mixed_qkv's      rows may lie apart                             no
+    A_log, dt_bias (HV)                  fp32             contiguous                                     no
+    state          (slots, HV, V, K)     fp32, fp16, bf16 a slot is contiguous; slots may lie apart      yes
+    state_indices  (B)                   int32            slot of each row, all distinct; < 0: padded    no
+    out            (B, 1, HV, V)         mixed_qkv's      contiguous; zero in padded rows                returned
+
+Numerics: everything is accumulated in fp32, and o is taken from the state before it is rounded for storage. softplus uses log1p by Kahan's
+correction, since log(1 + exp(x)) loses half the digits of a decay near 1. Tolerances: rounding the output is what an error is made of (see
+`tolerance`); the state has its own limit by its own dtype.
+
+Source: Yang, Kautz, Hatamizadeh, Gated Delta Networks (arXiv 2412.06464), equation 10, in the form that Qwen3-Next and Qwen3.5 use for decoding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch.nn.functional import softplus
+
+from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+
+EPSILON = tl.constexpr(1e-6)
+IS_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+LARGEST_K = 1024
+LANE_BYTES = 128
+"""State bytes of a tile that one lane holds: eight 16-byte loads in flight at once."""
+
+
+@triton.jit
+def _load(p, mask, IS_WHOLE: tl.constexpr):
+    if IS_WHOLE:
+        return tl.load(p)
+    else:
+        return tl.load(p, mask=mask, other=0.0)
+
+
+@triton.jit
+def _store(p, b_x, mask, IS_WHOLE: tl.constexpr):
+    b_x = _rounded(b_x, p.dtype.element_ty)
+    if IS_WHOLE:
+        tl.store(p, b_x)
+    else:
+        tl.store(p, b_x, mask=mask)
+
+
+@triton.jit
+def _rounded(b_x, DTYPE: tl.constexpr):
+    # Triton's interpreter truncates where a GPU rounds to the nearest bf16, which a carried state would show as a drift towards zero.
+    if IS_INTERPRETED and DTYPE == tl.bfloat16:
+        bits = b_x.to(tl.int32, bitcast=True)
+        nearest = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+        b_x = tl.where(b_x == b_x, nearest, b_x)
+    return b_x.to(DTYPE)
+
+
+@triton.jit
+def _softplus(x):
+    e = tl.exp(tl.minimum(x, 20.0))
+    w = 1.0 + e
+    log1p = tl.where(w == 1.0, e, tl.log(w) * (e / (w - 1.0)))
+    return tl.where(x > 20.0, x, log1p)
+
+
+@triton.jit
+def _gdn_decode(
+    p_qkv, p_a, p_b, p_A_log, p_dt_bias, p_state, p_indices, p_out,
+    stride_qkv, stride_a, stride_b, stride_slot, scale,
+    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, USE_L2NORM: tl.constexpr,
+):  # fmt: skip
+    # One warp per program and tile of BV state rows: it needs no barrier, and a row of K values is one 16-byte load a lane.
+    N_TILES: tl.constexpr = (V + BV - 1) // BV
+    IS_WHOLE_K: tl.constexpr = K == BK
+    IS_WHOLE_V: tl.constexpr = V % BV == 0
+    IS_WHOLE: tl.constexpr = IS_WHOLE_K and IS_WHOLE_V
+    i_v = tl.program_id(0) % N_TILES
+    i_head = tl.program_id(0) // N_TILES
+    i_hv = i_head % HV
+    i_h = i_hv // (HV // H)
+    i_b = (i_head // HV).to(tl.int64)
+
+    # The index is asked for first, because the state waits for it, and nothing uses it until all small loads are under way.
+    slot = tl.load(p_indices + i_b).to(tl.int64)
+    o_k = tl.arange(0, BK)
+    o_v = i_v * BV + tl.arange(0, BV)
+    in_k, in_v = o_k < K, o_v < V
+    p_row = p_qkv + i_b * stride_qkv
+    b_q = _load(p_row + i_h * K + o_k, in_k, IS_WHOLE_K).to(tl.float32)
+    b_k = _load(p_row + (H + i_h) * K + o_k, in_k, IS_WHOLE_K).to(tl.float32)
+    b_v = _load(p_row + 2 * H * K + i_hv * V + o_v, in_v, IS_WHOLE_V).to(tl.float32)
+    b_a = tl.load(p_a + i_b * stride_a + i_hv).to(tl.float32)
+    b_b = tl.load(p_b + i_b * stride_b + i_hv).to(tl.float32)
+    b_A_log = tl.load(p_A_log + i_hv)
+    b_dt_bias = tl.load(p_dt_bias + i_hv)
+    p_o = p_out + (i_b * HV + i_hv) * V + o_v
+    if slot < 0:
+        _store(p_o, tl.zeros([BV], tl.float32), in_v, IS_WHOLE_V)
+        return
+
+    p_tile = p_state + slot * stride_slot + i_hv * (V * K) + o_v[:, None] * K + o_k[None, :]
+    in_tile = in_v[:, None] & in_k[None, :]
+    b_S = _load(p_tile, in_tile, IS_WHOLE).to(tl.float32)
+
+    decay = tl.exp(-tl.exp(b_A_log) * _softplus(b_a + b_dt_bias))
+    beta = tl.sigmoid(b_b)
+    if USE_L2NORM:
+        b_q *= tl.rsqrt(tl.sum(b_q * b_q, 0) + EPSILON)
+        b_k *= tl.rsqrt(tl.sum(b_k * b_k, 0) + EPSILON)
+    b_q *= scale
+
+    # Both sums run over the old state, so neither waits for the other: S' q = decay*(S q) + u*(k q).
+    b_Sk = tl.sum(b_S * b_k[None, :], 1)
+    b_Sq = tl.sum(b_S * b_q[None, :], 1)
+    b_u = beta * (b_v - decay * b_Sk)
+    _store(p_tile, decay * b_S + b_u[:, None] * b_k[None, :], in_tile, IS_WHOLE)
+    _store(p_o, decay * b_Sq + b_u * tl.sum(b_k * b_q, 0), in_v, IS_WHOLE_V)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    B: int
+    H: int
+    HV: int
+    K: int
+    V: int
+
+
+def _refuse(found: str, do: str) -> ValueError:
+    return ValueError(f"gdn_decode: {found}: {do}")
+
+
+def _shape(mixed_qkv: torch.Tensor, state: torch.Tensor) -> _Shape:
+    """The axes of a call: H follows from the width of mixed_qkv. Raises ValueError."""
+    if mixed_qkv.dim() != 2 or state.dim() != 4:
+        raise _refuse(
+            f"mixed_qkv has shape {tuple(mixed_qkv.shape)}, state {tuple(state.shape)}",
+            "give mixed_qkv (B, 2*H*K + HV*V) and state (slots, HV, V, K)",
+        )
+    B, width = mixed_qkv.shape
+    _, HV, V, K = state.shape
+    H, rest = divmod(width - HV * V, 2 * K)
+    if rest or H < 1:
+        raise _refuse(
+            f"mixed_qkv has {width} columns, which are 2*H*K + HV*V for no H, with the state's HV={HV}, V={V}, K={K}",
+            "pack q (H*K), k (H*K) and v (HV*V) in this order",
+        )
+    if HV % H:
+        raise _refuse(f"HV={HV} is no multiple of H={H}", "every key head serves HV/H value heads, so choose HV as a multiple of H")
+    return _Shape(B, H, HV, K, V)
+
+
+def _checked(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    state_indices: torch.Tensor,
+) -> _Shape:
+    """The axes of a call whose shapes, dtypes and strides are those of the module's table. Raises ValueError."""
+    n = _shape(mixed_qkv, state)
+    if n.K > LARGEST_K:
+        raise _refuse(f"K={n.K}", f"a row of the state must fit the registers of one warp, so K is at most {LARGEST_K}")
+    io, fp32 = (mixed_qkv.dtype,), (torch.float32,)
+    for name, tensor, shape, dtypes in (
+        ("mixed_qkv", mixed_qkv, mixed_qkv.shape, DTYPES),
+        ("a", a, (n.B, n.HV), io),
+        ("b", b, (n.B, n.HV), io),
+        ("A_log", A_log, (n.HV,), fp32),
+        ("dt_bias", dt_bias, (n.HV,), fp32),
+        ("state", state, state.shape, DTYPES),
+        ("state_indices", state_indices, (n.B,), (torch.int32,)),
+    ):
+        if tensor.shape != shape or tensor.dtype not in dtypes:
+            raise _refuse(f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {tuple(shape)} of {' or '.join(map(str, dtypes))}")
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise _refuse(f"{name} has strides {tensor.stride()}", "its last axis must have stride 1, call .contiguous()")
+        if tensor.device != state.device:
+            raise _refuse(f"{name} is on {tensor.device}, state on {state.device}", "move them to one device")
+    if not state[:1].is_contiguous():
+        raise _refuse(f"state has strides {state.stride()}", "each slot must be contiguous, only the slots may lie apart")
+    return n
+
+
+def _value_tile(heads: int, V: int, BK: int, item_bytes: int) -> int:
+    """State rows per program: LANE_BYTES for each lane of one warp, halved while the device has multiprocessors to spare.
+
+    Never less than one 16-byte access a lane.
+    """
+    device = device_properties()
+    lanes, row_bytes = max(device.warp_size, 32), BK * item_bytes
+    tile = max(1, min(triton.next_power_of_2(V), lanes * LANE_BYTES // row_bytes))
+    while heads * triton.cdiv(V, tile) < 2 * device.multiprocessors and (tile // 2) * row_bytes >= 16 * lanes:
+        tile //= 2
+    return tile
+
+
+def gdn_decode(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    state_indices: torch.Tensor,
+    l2norm: bool = True,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """One decode step in one launch; updates `state` in place and returns `out` (B, 1, HV, V). Tensors: see the module.
+
+    Args:
+        l2norm: normalise q and k per head.
+        scale: factor of q; K^-0.5 by default.
+
+    Raises:
+        ValueError: HV is no multiple of H, or a shape, dtype or stride that the module's table does not allow.
+    """
+    n = _checked(mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
+    out = mixed_qkv.new_empty((n.B, 1, n.HV, n.V))
+    BK = triton.next_power_of_2(n.K)
+    BV = _value_tile(n.B * n.HV, n.V, BK, state.element_size())
+    _gdn_decode[(n.B * n.HV * triton.cdiv(n.V, BV),)](
+        mixed_qkv, a, b, A_log, dt_bias, state, state_indices, out,
+        mixed_qkv.stride(0), a.stride(0), b.stride(0), state.stride(0), n.K**-0.5 if scale is None else scale,
+        H=n.H, HV=n.HV, K=n.K, V=n.V, BK=BK, BV=BV, USE_L2NORM=l2norm, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def gdn_decode_torch(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    state_indices: torch.Tensor,
+    l2norm: bool = True,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """The same step as PyTorch operations in fp32, free of host synchronisation, so that a graph can capture it.
+
+    Raises:
+        ValueError: as `gdn_decode`.
+    """
+    n = _checked(mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
+    q, k, v = _split(mixed_qkv.float(), n)
+    if l2norm:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON.value) for x in (q, k))
+    q = q * (n.K**-0.5 if scale is None else scale)
+
+    # A padded row has no slot of its own, and a boolean index would wait for the device: it repeats what the first live row writes.
+    live = state_indices >= 0
+    source = torch.where(live, torch.arange(n.B, device=live.device), live.int().argmax())
+    slots = state_indices.clamp(min=0)[source]
+    old = state[slots]
+
+    decay = torch.exp(-A_log.exp() * softplus(a.float() + dt_bias))
+    S = old.float() * decay[:, :, None, None]
+    u = b.float().sigmoid()[:, :, None] * (v - (S * k[:, :, None, :]).sum(-1))
+    S = S + u[:, :, :, None] * k[:, :, None, :]
+    out = (S * q[:, :, None, :]).sum(-1)
+    state[slots] = torch.where(live[source, None, None, None], S.to(state.dtype)[source], old)
+    return torch.where(live[:, None, None], out, 0.0).to(mixed_qkv.dtype)[:, None]
+
+
+def _split(mixed_qkv: torch.Tensor, n: _Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k (B, HV, K), each key head repeated for the value heads that it serves, and v (B, HV, V)."""
+    q, k, v = mixed_qkv.split((n.H * n.K, n.H * n.K, n.HV * n.V), dim=1)
+    q, k = (x.reshape(n.B, n.H, n.K).repeat_interleave(n.HV // n.H, dim=1) for x in (q, k))
+    return q, k, v.reshape(n.B, n.HV, n.V)
+
+
+def reference(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    state_indices: torch.Tensor,
+    l2norm: bool,
+) -> dict[str, torch.Tensor]:
+    """The formula in fp64, for a state of any dtype: `out` and the whole new `state`."""
+    n = _shape(mixed_qkv, state)
+    q, k, v = _split(mixed_qkv.double(), n)
+    if l2norm:
+        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + EPSILON.value) for x in (q, k))
+    decay = torch.exp(-A_log.double().exp() * softplus(a.double() + dt_bias.double()))
+    beta = b.double().sigmoid()
+    out, new_state = torch.zeros_like(v), state.to(torch.float64, copy=True)
+    for row, slot in enumerate(state_indices.tolist()):
+        if slot >= 0:
+            S = new_state[slot]
+            S *= decay[row, :, None, None]
+            u = beta[row, :, None] * (v[row] - torch.einsum("hvk,hk->hv", S, k[row]))
+            S += u[:, :, None] * k[row, :, None, :]
+            out[row] = torch.einsum("hvk,hk->hv", S, q[row] * n.K**-0.5)
+    return {"out": out[:, None], "state": new_state}
+
+
+def step_inputs(case: Case, generator: Any) -> Inputs:
+    """What a layer computes anew for each token. Keys that the kernel does not normalise have a norm of about 1.
+
+    A strided case takes rows from wider buffers.
+    """
+    spread = 1.0 if case.l2norm else (3 / case.K) ** 0.5
+    padding = 64 * case.strided
+    qk = generator.uniform((case.B, 2 * case.H * case.K), case.dtype, -spread, spread)
+    v = generator.uniform((case.B, case.HV * case.V + padding), case.dtype)
+    gates = generator.normal((2, case.B, case.HV + padding), case.dtype)[:, :, : case.HV]
+    return {"mixed_qkv": torch.cat([qk, v], dim=1)[:, : 2 * case.H * case.K + case.HV * case.V], "a": gates[0], "b": gates[1]}
+
+
+def make_inputs(case: Case, generator: Any) -> Inputs:
+    """Arguments of a call. One slot belongs to no row, and neither do those of padded rows, which are spread over the batch.
+
+    The ranges are those of trained layers: exp(A_log) is 1 to 16, softplus(dt_bias) 0.001 to 0.1, which gives a decay of
+    0.2 to 0.999 a step.
+    """
+    slots, row_values = case.B + 1, case.HV * case.V * case.K
+    slot_values = row_values + 64 * case.strided
+    state_indices = generator.permutation(slots)[: case.B].clone()
+    for i in range(case.pad):
+        state_indices[i * case.B // case.pad] = -1 - i
+    state = generator.uniform((slots, slot_values), case.state)[:, :row_values]
+    return {
+        **step_inputs(case, generator),
+        "A_log": generator.uniform((case.HV,), "fp32", 0.0, math.log(16.0)),
+        "dt_bias": generator.uniform((case.HV,), "fp32", -6.9, -2.25),
+        "state": state.unflatten(1, (case.HV, case.V, case.K)),
+        "state_indices": state_indices,
+        "l2norm": bool(case.l2norm),
+    }
+
+
+def traffic(case: Case) -> Traffic:
+    """The live rows' q, k, v, a, b and state, A_log, dt_bias and the indices read once; the live rows' state and `out` written once."""
+    live, io = case.B - case.pad, ITEM_BYTES[case.dtype]
+    state = live * case.HV * case.V * case.K * ITEM_BYTES[case.state]
+    row = (2 * case.H * case.K + case.HV * case.V + 2 * case.HV) * io
+    return Traffic(read_bytes=live * row + 2 * case.HV * 4 + case.B * 4 + state, written_bytes=state + case.B * case.HV * case.V * io)
+
+
+def flops(case: Case) -> int:
+    """Seven for each value of the live rows' states (decay, S k, the update, S q); the work of vectors is left out."""
+    return 7 * (case.B - case.pad) * case.HV * case.V * case.K
+
+
+LIMITS = {
+    "fp32": Tolerance(1e-5, "fp32 arithmetic"),
+}

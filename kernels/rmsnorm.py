@@ -1,0 +1,424 @@
+"""RMSNorm of rows, with the residual add that precedes it in a transformer layer fused in.
+
+    s            = x + residual, rounded to the residual's dtype        (s = x where there is no residual)
+    y            = s * rsqrt(mean(s^2) + eps) * w                       (w + 1 with plus_one)
+    residual_out = s
+
+    tensor        axes    dtype                  layout                          mutated
+    x             (M, N)  fp32, fp16 or bf16     unit stride along N, any row    no
+    weight        (N)     x's                    contiguous                      no
+    residual      (M, N)  x's, or fp32           as x, its own row stride        no
+    y             (M, N)  x's                    contiguous                      returned
+    residual_out  (M, N)  residual's             contiguous                      returned; None without a residual
+
+Numerics: sums and products in fp32. y is rounded once, after the weight (cast="after"); cast="before" rounds the
+normalised row too, as `weight * normed.to(dtype)` does. The norm sees the rounded sum, so that the fused add equals the
+add followed by the norm bit for bit. Rounding to fp16 is off by at most 2^-11 of a value and to bf16 by at most 2^-8
+(2^-7 in Triton's interpreter, which truncates to bf16); the tolerance allows two roundings. In fp32 what is left is the
+order of the sum and rsqrt: a few 2^-24.
+
+Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, equation 4; the weight + 1 form is that of
+Gemma and of Qwen3-Next.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+
+ROW_LIMIT = 16384
+"""Longest row that is kept in registers: 32 fp32 values a thread in a block of 512 threads."""
+LOOP_BLOCK = 8192
+"""Columns of one step over a longer row."""
+
+
+@triton.jit
+def _load(p, mask, IS_MASKED: tl.constexpr, EVICTION: tl.constexpr = ""):
+    return tl.load(p, mask=mask, other=0.0, eviction_policy=EVICTION) if IS_MASKED else tl.load(p, eviction_policy=EVICTION)
+
+
+@triton.jit
+def _store(p, b, mask, IS_MASKED: tl.constexpr):
+    if IS_MASKED:
+        tl.store(p, b.to(p.dtype.element_ty), mask=mask)
+    else:
+        tl.store(p, b.to(p.dtype.element_ty))
+
+
+@triton.jit
+def _load_sum(p_x, o_x, p_residual, o_residual, mask, IS_MASKED: tl.constexpr):
+    """x, or x + residual as it rounds to the residual's dtype; fp32."""
+    b_s = _load(p_x + o_x, mask, IS_MASKED).to(tl.float32)
+    if p_residual is not None:
+        b_r = _load(p_residual + o_residual, mask, IS_MASKED)
+        b_s = (b_s + b_r.to(tl.float32)).to(b_r.dtype).to(tl.float32)
+    return b_s
+
+
+@triton.jit
+def _store_normed(p_y, b_s, b_rstd, b_w, mask, PLUS_ONE: tl.constexpr, CAST_BEFORE: tl.constexpr, IS_MASKED: tl.constexpr):
+    b_w = b_w.to(tl.float32)
+    if PLUS_ONE:
+        b_w += 1.0
+    b_y = b_s * b_rstd
+    if CAST_BEFORE:
+        b_y = b_y.to(p_y.dtype.element_ty).to(tl.float32)
+    _store(p_y, b_y * b_w, mask, IS_MASKED)
+
+
+@triton.jit(do_not_specialize=["stride_x", "stride_residual", "M"])
+def rmsnorm_rows(
+    p_x,
+    p_w,
+    p_residual,
+    p_y,
+    p_residual_out,
+    stride_x,
+    stride_residual,
+    M,
+    eps,
+    N: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+    ALIGN: tl.constexpr,
+    IS_RAGGED_M: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+    CAST_BEFORE: tl.constexpr,
+):
+    """ROWS whole rows a program, read once and kept in registers as BLOCK and, where TAIL > 0, TAIL columns more."""
+    MASK_BLOCK: tl.constexpr = IS_RAGGED_M or BLOCK > N
+    MASK_TAIL: tl.constexpr = IS_RAGGED_M or BLOCK + TAIL > N
+    o_m = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    o_x = o_m * tl.multiple_of(stride_x, ALIGN)
+    o_r = o_m * tl.multiple_of(stride_residual, ALIGN)
+    o_y = o_m * N
+    o_n = tl.arange(0, BLOCK)[None, :]
+    mask = (o_m < M) & (o_n < N)
+
+    # Everything a program needs is asked for before the first value is used, so that the latencies overlap.
+    b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, mask, MASK_BLOCK)
+    b_w = _load(p_w + o_n, o_n < N, BLOCK > N, "evict_last")
+    if TAIL > 0:
+        o_t = BLOCK + tl.arange(0, TAIL)[None, :]
+        mask_t = (o_m < M) & (o_t < N)
+        b_st = _load_sum(p_x, o_x + o_t, p_residual, o_r + o_t, mask_t, MASK_TAIL)
+        b_wt = _load(p_w + o_t, o_t < N, BLOCK + TAIL > N, "evict_last")
+
+    b_ss = tl.sum(b_s * b_s, axis=1, keep_dims=True)
+    if TAIL > 0:
+        b_ss += tl.sum(b_st * b_st, axis=1, keep_dims=True)
+    b_rstd = tl.rsqrt(b_ss * (1.0 / N) + eps)
+
+    if p_residual is not None:
+        _store(p_residual_out + o_y + o_n, b_s, mask, MASK_BLOCK)
+    _store_normed(p_y + o_y + o_n, b_s, b_rstd, b_w, mask, PLUS_ONE, CAST_BEFORE, MASK_BLOCK)
+    if TAIL > 0:
+        if p_residual is not None:
+            _store(p_residual_out + o_y + o_t, b_st, mask_t, MASK_TAIL)
+        _store_normed(p_y + o_y + o_t, b_st, b_rstd, b_wt, mask_t, PLUS_ONE, CAST_BEFORE, MASK_TAIL)
+
+
+@triton.jit(do_not_specialize=["stride_x", "stride_residual"])
+def rmsnorm_long_row(
+    p_x,
+    p_w,
+    p_residual,
+    p_y,
+    p_residual_out,
+    stride_x,
+    stride_residual,
+    eps,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PLUS_ONE: tl.constexpr,
+    CAST_BEFORE: tl.constexpr,
+):
+    """One row a program, read twice: for the sum of squares, then, from cache, for the output."""
+    IS_MASKED: tl.constexpr = N % BLOCK != 0
+    i_m = tl.program_id(0).to(tl.int64)
+    o_x = i_m * tl.multiple_of(stride_x, ALIGN)
+    o_r = i_m * tl.multiple_of(stride_residual, ALIGN)
+    o_y = i_m * N
+    b_ss = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, N, BLOCK):
+        o_n = start + tl.arange(0, BLOCK)
+        b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, o_n < N, IS_MASKED)
+        b_ss += b_s * b_s
+    b_rstd = tl.rsqrt(tl.sum(b_ss) * (1.0 / N) + eps)
+    for start in range(0, N, BLOCK):
+        o_n = start + tl.arange(0, BLOCK)
+        b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, o_n < N, IS_MASKED)
+        b_w = _load(p_w + o_n, o_n < N, IS_MASKED, "evict_last")
+        if p_residual is not None:
+            _store(p_residual_out + o_y + o_n, b_s, o_n < N, IS_MASKED)
+        _store_normed(p_y + o_y + o_n, b_s, b_rstd, b_w, o_n < N, PLUS_ONE, CAST_BEFORE, IS_MASKED)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `rmsnorm_rows` is launched: rows a program, columns of a row's block and tail, warps a program."""
+
+    rows: int
+    block: int
+    tail: int
+    warps: int
+
+
+def plan_rows(m: int, n: int, itemsize: int, device: DeviceProperties) -> Plan:
+    """Choose the launch for (m, n) rows of `itemsize` bytes a value, n at most ROW_LIMIT.
+
+    A row is one power of two of columns, or two where that wastes less than a quarter (5120 = 4096 + 1024). Short rows
+    share a program once there are four programs for each multiprocessor. A thread takes one 16-byte vector a row where
+    the grid leaves multiprocessors idle, so that a lone row spreads over many warps, and two where it does not.
+    """
+    block, tail = triton.next_power_of_2(n), 0
+    if block > 1024 and 4 * n <= 3 * block:
+        block //= 2
+        tail = triton.next_power_of_2(n - block)
+    rows = _power_of_2_within(m // (4 * device.multiprocessors), 4096 // block)
+    is_busy = m >= rows * device.multiprocessors
+    vector = 16 // itemsize
+    threads = rows * block // (2 * vector if is_busy else vector)
+    return Plan(rows, block, tail, _power_of_2_within(threads // device.warp_size, (512 if is_busy else 1024) // device.warp_size))
+
+
+def _power_of_2_within(wanted: int, limit: int) -> int:
+    """The largest power of two that is at most `wanted` and `limit`, and at least 1."""
+    return 1 << (max(1, min(wanted, limit)).bit_length() - 1)
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, cast: str) -> None:
+    """Refuse what the kernels do not take, with a ValueError that says what was given and what to do."""
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise ValueError(f"rmsnorm: x is {x.dtype}: use float32, float16 or bfloat16")
+    if x.dim() != 2 or x.shape[1] == 0:
+        raise ValueError(f"rmsnorm: x has shape {tuple(x.shape)}: give (M, N) with N > 0, leading axes flattened")
+    if tuple(weight.shape) != (x.shape[1],) or weight.dtype != x.dtype or not weight.is_contiguous():
+        raise ValueError(
+            f"rmsnorm: weight has shape {tuple(weight.shape)}, strides {weight.stride()}, {weight.dtype}: "
+            f"give a contiguous ({x.shape[1]},) of x's {x.dtype}"
+        )
+    if residual is not None and (residual.shape != x.shape or residual.dtype not in (x.dtype, torch.float32)):
+        raise ValueError(
+            f"rmsnorm: residual has shape {tuple(residual.shape)}, {residual.dtype}: give {tuple(x.shape)} of x's {x.dtype} or of float32"
+        )
+    for name, tensor in (("x", x), ("residual", residual)):
+        if tensor is not None and tensor.shape[1] > 1 and tensor.stride(1) != 1:
+            raise ValueError(f"rmsnorm: {name} has strides {tensor.stride()}: its last axis must have stride 1, call .contiguous()")
+    if any(tensor is not None and tensor.device != x.device for tensor in (weight, residual)):
+        raise ValueError(f"rmsnorm: x is on {x.device}, weight or residual is not: move them there")
+    if cast not in ("after", "before"):
+        raise ValueError(f"rmsnorm: cast={cast!r}: use 'after' or 'before'")
+    if not eps >= 0:
+        raise ValueError(f"rmsnorm: eps={eps}: it must be 0 or more")
+
+
+def rmsnorm_fused(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    plus_one: int = 0,
+    cast: str = "after",
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """RMSNorm in one launch: (y, residual_out), residual_out None where there is no residual.
+
+    Args:
+        x: (M, N) fp32, fp16 or bf16, unit stride along N.
+        weight: (N), x's dtype, contiguous.
+        residual: (M, N), x's dtype or fp32, unit stride along N; added to x first.
+        eps: added to the mean square.
+        plus_one: whether the weight is stored less one.
+        cast: `after` rounds once, after the weight; `before` rounds the normalised row too.
+
+    Raises:
+        ValueError: a shape, stride, dtype or option that the kernel does not take.
+    """
+    _check(x, weight, residual, eps, cast)
+    m, n = x.shape
+    y = x.new_empty((m, n))
+    residual_out = None if residual is None else residual.new_empty((m, n))
+    if m == 0:
+        return y, residual_out
+    stride_x = x.stride(0)
+    stride_residual = 0 if residual is None else residual.stride(0)
+    options: dict[str, Any] = {
+        "ALIGN": math.gcd(16, stride_x, stride_residual),
+        "PLUS_ONE": bool(plus_one),
+        "CAST_BEFORE": cast == "before",
+    }
+    if n > ROW_LIMIT:
+        rmsnorm_long_row[(m,)](
+            x, weight, residual, y, residual_out, stride_x, stride_residual, eps, N=n, BLOCK=LOOP_BLOCK, num_warps=8, **options
+        )
+        return y, residual_out
+    plan = plan_rows(m, n, x.element_size(), device_properties())
+    rmsnorm_rows[(triton.cdiv(m, plan.rows),)](
+        x,
+        weight,
+        residual,
+        y,
+        residual_out,
+        stride_x,
+        stride_residual,
+        m,
+        eps,
+        N=n,
+        ROWS=plan.rows,
+        BLOCK=plan.block,
+        TAIL=plan.tail,
+        IS_RAGGED_M=m % plan.rows != 0,
+        num_warps=plan.warps,
+        **options,
+    )
+    return y, residual_out
+
+
+def rmsnorm_torch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    plus_one: int = 0,
+    cast: str = "after",
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`rmsnorm_fused` as the seven or so PyTorch operations that a model file writes."""
+    _check(x, weight, residual, eps, cast)
+    residual_out = None if residual is None else (x.float() + residual.float()).to(residual.dtype)
+    summed = (x if residual_out is None else residual_out).float()
+    normed = summed * torch.rsqrt(summed.square().mean(dim=-1, keepdim=True) + eps)
+    scale = weight.float() + 1.0 if plus_one else weight
+    return (scale * (normed.to(x.dtype) if cast == "before" else normed)).to(x.dtype), residual_out
+
+
+def reference(
+    x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, plus_one: int, cast: str
+) -> dict[str, torch.Tensor | None]:
+    """The formula in fp64, with the roundings that it names."""
+    summed = x.double() if residual is None else (x.double() + residual.double()).to(residual.dtype).double()
+    normed = summed / torch.sqrt(summed.square().mean(dim=-1, keepdim=True) + eps)
+    if cast == "before":
+        normed = normed.to(x.dtype).double()
+    return {"y": normed * (weight.double() + plus_one), "residual_out": None if residual is None else summed}
+
+
+def make_inputs(case: Case, generator: Any) -> Inputs:
+    """Arguments of a call. A strided case takes x and residual from wider buffers, each with a row stride of its own."""
+
+    def rows(dtype: str, padding: int) -> torch.Tensor:
+        return generator.uniform((case.M, case.N + padding * case.strided), dtype)[:, : case.N]
+
+    return {
+        "x": rows(case.dtype, 64),
+        "weight": generator.uniform((case.N,), case.dtype),
+        "residual": rows(residual_dtype(case), 128) if case.residual else None,
+        "eps": case.eps,
+        "plus_one": case.plus_one,
+        "cast": case.cast,
+    }
+
+
+def residual_dtype(case: Case) -> str:
+    """Dtype of the residual: `residual=1` is the case's own, `residual=fp32` a stream kept in fp32."""
+    return "fp32" if case.residual == "fp32" else case.dtype
+
+
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def traffic(case: Case) -> Traffic:
+    """Bytes of x, weight and residual read once, y and residual_out written once."""
+    rows = case.M * case.N * BYTES[case.dtype]
+    residual = case.M * case.N * BYTES[residual_dtype(case)] if case.residual else 0
+    return Traffic(read_bytes=rows + case.N * BYTES[case.dtype] + residual, written_bytes=rows + residual)
+
+
+def flops(case: Case) -> int:
+    """Square, sum, scale and weight of each value, and the residual add; the scalar work of a row is left out."""
+    return case.M * case.N * (5 if case.residual else 4)
+
+
+TOLERANCE = {
+    "fp32": Tolerance(1e-6, "order of the sum and rsqrt: a few 2^-24; 8e-8 seen"),
+    "fp16": Tolerance(1e-3, "two roundings to fp16 of at most 2^-11 each; 2.1e-4 seen"),
+    "bf16": Tolerance(
+        8e-3, "two roundings to bf16 of at most 2^-8 each, or one truncation of at most 2^-7; 1.7e-3 rounded, 6.8e-3 truncated seen"
+    ),
+}
+
+
+def tolerance(case: Case) -> Tolerance:
+    """By dtype; a residual kept in fp32 is an fp32 sum whatever the case's dtype is."""
+    found = TOLERANCE[case.dtype]
+    return replace(found, tensors={"residual_out": TOLERANCE["fp32"].rel_l2}) if case.residual == "fp32" else found
+
+
+PEER_ROWS = (1, 16, 128, 1024, 4096, 16384)
+PEER_COLUMNS = (4096, 5120, 8192, 16384)
+HEADLINE = {(1, 5120), (16, 5120), (128, 5120), (1024, 5120), (4096, 5120), (16384, 5120), (1, 16384), (4096, 16384)}
+
+
+def _peer_tags(m: int, n: int) -> str:
+    tags = ["peers", "headline" if (m, n) in HEADLINE else "", "cpu" if m == 1 else "", "smoke" if (m, n) == (1, 5120) else ""]
+    return " ".join(tags)
+
+
+CASES = [
+    *(Case(M=m, N=n, dtype="bf16", tags=_peer_tags(m, n)) for n in PEER_COLUMNS for m in PEER_ROWS),
+    *Case.grid(M=(64, 256), N=PEER_COLUMNS, dtype="bf16"),
+    *Case.grid(M=(64, 4096), N=5120, dtype=("fp32", "fp16")),
+    # Qwen3.5-27B, per token: the first norm of the stack, the 128 that add a residual, the q and k norms of 16 layers.
+    Case(M=1, N=5120, plus_one=1, dtype="bf16", tags="model cpu"),
+    Case(M=1, N=5120, residual=1, plus_one=1, dtype="bf16", tags="model cpu headline smoke"),
+    *Case.grid(M=(16, 64, 256, 4096), N=5120, residual=1, plus_one=1, dtype="bf16", tags="model"),
+    Case(M=24, N=256, plus_one=1, dtype="bf16", tags="model cpu headline"),
+    Case(M=4, N=256, plus_one=1, dtype="bf16", tags="model cpu"),
+    *Case.grid(M=(64, 256, 384, 1536, 98304), N=256, plus_one=1, dtype="bf16", tags="model"),
+    *Case.grid(M=(4, 24), N=256, dtype=("fp32", "fp16", "bf16"), tags="cpu"),
+    # Mamba-130m: the residual stream stays in fp32 whatever the weights are.
+    *Case.grid(M=1, N=768, residual=1, eps=1e-5, dtype="fp32", tags="model cpu"),
+    *Case.grid(M=(1, 256), N=768, residual="fp32", eps=1e-5, dtype="bf16", tags="model"),
+    *Case.grid(M=3, N=768, residual="fp32", eps=1e-5, dtype=("fp16", "bf16"), tags="cpu"),
+    # One option at a time, then all at once.
+    *Case.grid(M=4, N=5120, dtype=("fp32", "fp16"), tags="cpu"),
+    *Case.grid(M=4, N=5120, residual=1, dtype=("fp32", "fp16", "bf16"), tags="cpu"),
+    *Case.grid(M=4, N=5120, eps=1e-5, dtype=("fp32", "bf16"), tags="cpu"),
+    *Case.grid(M=4, N=5120, cast="before", dtype=("fp16", "bf16"), tags="cpu"),
+    *Case.grid(M=4, N=5120, residual=1, strided=1, dtype=("fp32", "bf16"), tags="cpu"),
+    *Case.grid(M=(64, 4096), N=5120, residual=1, strided=1, dtype="bf16"),
+    *Case.grid(M=3, N=5000, residual=1, plus_one=1, eps=1e-5, cast="before", strided=1, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu"),
+    # Rows that are no power of two, no multiple of a vector, one value long, longer than the registers hold.
+    *Case.grid(M=(3, 64, 1024), N=5000, dtype="bf16", tags="ragged"),
+    *Case.grid(M=2, N=5000, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu"),
+    *Case.grid(M=5, N=1001, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu"),
+    *Case.grid(M=37, N=256, residual=1, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu"),
+    *Case.grid(M=(1, 7), N=1, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu"),
+    *Case.grid(M=4096, N=1, dtype="bf16", tags="ragged"),
+    *Case.grid(M=2, N=20000, residual=1, plus_one=1, dtype=("fp32", "bf16"), tags="ragged cpu"),
+    *Case.grid(M=2, N=32768, dtype="fp16", tags="cpu"),
+    *Case.grid(M=(64, 1024), N=20000, dtype="bf16", tags="ragged"),
+]
+
+KERNEL = Kernel(
+    variants={"fused": Variant(rmsnorm_fused), "torch": Variant(rmsnorm_torch, triton=False)},
+    default="fused",
+    baseline="torch",
+    axes=("M", "N", "residual", "plus_one", "eps", "cast"),
+    defaults={"residual": 0, "plus_one": 0, "eps": 1e-6, "cast": "after"},
+    cases=CASES,
+    make_inputs=make_inputs,
+    reference=reference,
+    outputs=("y", "residual_out"),
+    tolerance=tolerance,
+    traffic=traffic,
+    flops=flops,
+)
