@@ -63,14 +63,14 @@ def _load_sum(p_x, o_x, p_residual, o_residual, mask, IS_MASKED: tl.constexpr):
 
 
 @triton.jit
-def _store_normed(p_y, b_s, b_rstd, b_w, mask, PLUS_ONE: tl.constexpr, CAST_BEFORE: tl.constexpr, IS_MASKED: tl.constexpr):
+def _scale(b_y, b_w, dtype: tl.constexpr, PLUS_ONE: tl.constexpr, CAST_BEFORE: tl.constexpr):
+    """The normalised row times its weight; fp32."""
     b_w = b_w.to(tl.float32)
     if PLUS_ONE:
         b_w += 1.0
-    b_y = b_s * b_rstd
     if CAST_BEFORE:
-        b_y = b_y.to(p_y.dtype.element_ty).to(tl.float32)
-    _store(p_y, b_y * b_w, mask, IS_MASKED)
+        b_y = b_y.to(dtype).to(tl.float32)
+    return b_y * b_w
 
 
 @triton.jit(do_not_specialize=["stride_x", "stride_residual", "M"])
@@ -87,43 +87,41 @@ def rmsnorm_rows(
     N: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    CHUNKS: tl.constexpr,
     ALIGN: tl.constexpr,
     IS_RAGGED_M: tl.constexpr,
     PLUS_ONE: tl.constexpr,
     CAST_BEFORE: tl.constexpr,
 ):
-    """ROWS whole rows a program, read once and kept in registers as BLOCK and, where TAIL > 0, TAIL columns more."""
-    MASK_BLOCK: tl.constexpr = IS_RAGGED_M or BLOCK > N
-    MASK_TAIL: tl.constexpr = IS_RAGGED_M or BLOCK + TAIL > N
-    o_m = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-    o_x = o_m * tl.multiple_of(stride_x, ALIGN)
-    o_r = o_m * tl.multiple_of(stride_residual, ALIGN)
-    o_y = o_m * N
-    o_n = tl.arange(0, BLOCK)[None, :]
-    mask = (o_m < M) & (o_n < N)
+    """ROWS whole rows a program, read once and kept in registers as CHUNKS blocks; strides in units of ALIGN values."""
+    i_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    o_x = i_m * stride_x * ALIGN
+    o_r = i_m * stride_residual * ALIGN
+    o_y = i_m * N
+    o_block = tl.arange(0, BLOCK)[None, :]
 
-    # Everything a program needs is asked for before the first value is used, so that the latencies overlap.
-    b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, mask, MASK_BLOCK)
-    b_w = _load(p_w + o_n, o_n < N, BLOCK > N, "evict_last")
-    if TAIL > 0:
-        o_t = BLOCK + tl.arange(0, TAIL)[None, :]
-        mask_t = (o_m < M) & (o_t < N)
-        b_st = _load_sum(p_x, o_x + o_t, p_residual, o_r + o_t, mask_t, MASK_TAIL)
-        b_wt = _load(p_w + o_t, o_t < N, BLOCK + TAIL > N, "evict_last")
+    # All of a program's loads are under way before the first value is used, so that their latencies overlap.
+    b_s = ()
+    b_w = ()
+    for i in tl.static_range(CHUNKS):
+        o_n = i * BLOCK + o_block
+        mask = (i_m < M) & (o_n < N)
+        b_s += (_load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, mask, IS_RAGGED_M or (i + 1) * BLOCK > N),)
+        b_w += (_load(p_w + o_n, o_n < N, (i + 1) * BLOCK > N, "evict_last"),)
 
-    b_ss = tl.sum(b_s * b_s, axis=1, keep_dims=True)
-    if TAIL > 0:
-        b_ss += tl.sum(b_st * b_st, axis=1, keep_dims=True)
-    b_rstd = tl.rsqrt(b_ss * (1.0 / N) + eps)
+    # Threads add their own squares before they meet: one reduction a row.
+    b_ss = b_s[0] * b_s[0]
+    for i in tl.static_range(1, CHUNKS):
+        b_ss += b_s[i] * b_s[i]
+    b_rstd = tl.rsqrt(tl.sum(b_ss, axis=1, keep_dims=True) * (1.0 / N) + eps)
 
-    if p_residual is not None:
-        _store(p_residual_out + o_y + o_n, b_s, mask, MASK_BLOCK)
-    _store_normed(p_y + o_y + o_n, b_s, b_rstd, b_w, mask, PLUS_ONE, CAST_BEFORE, MASK_BLOCK)
-    if TAIL > 0:
-        if p_residual is not None:
-            _store(p_residual_out + o_y + o_t, b_st, mask_t, MASK_TAIL)
-        _store_normed(p_y + o_y + o_t, b_st, b_rstd, b_wt, mask_t, PLUS_ONE, CAST_BEFORE, MASK_TAIL)
+    for i in tl.static_range(CHUNKS):
+        o_n = i * BLOCK + o_block
+        mask = (i_m < M) & (o_n < N)
+        if p_residual_out is not None:
+            _store(p_residual_out + o_y + o_n, b_s[i], mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
+        b_y = _scale(b_s[i] * b_rstd, b_w[i], p_y.dtype.element_ty, PLUS_ONE, CAST_BEFORE)
+        _store(p_y + o_y + o_n, b_y, mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
 
 
 @triton.jit(do_not_specialize=["stride_x", "stride_residual"])
@@ -145,8 +143,8 @@ def rmsnorm_long_row(
     """One row a program, read twice: for the sum of squares, then, from cache, for the output."""
     IS_MASKED: tl.constexpr = N % BLOCK != 0
     i_m = tl.program_id(0).to(tl.int64)
-    o_x = i_m * tl.multiple_of(stride_x, ALIGN)
-    o_r = i_m * tl.multiple_of(stride_residual, ALIGN)
+    o_x = i_m * stride_x * ALIGN
+    o_r = i_m * stride_residual * ALIGN
     o_y = i_m * N
     b_ss = tl.zeros([BLOCK], tl.float32)
     for start in range(0, N, BLOCK):
@@ -158,37 +156,39 @@ def rmsnorm_long_row(
         o_n = start + tl.arange(0, BLOCK)
         b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, o_n < N, IS_MASKED)
         b_w = _load(p_w + o_n, o_n < N, IS_MASKED, "evict_last")
-        if p_residual is not None:
+        if p_residual_out is not None:
             _store(p_residual_out + o_y + o_n, b_s, o_n < N, IS_MASKED)
-        _store_normed(p_y + o_y + o_n, b_s, b_rstd, b_w, o_n < N, PLUS_ONE, CAST_BEFORE, IS_MASKED)
+        b_y = _scale(b_s * b_rstd, b_w, p_y.dtype.element_ty, PLUS_ONE, CAST_BEFORE)
+        _store(p_y + o_y + o_n, b_y, o_n < N, IS_MASKED)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How `rmsnorm_rows` is launched: rows a program, columns of a row's block and tail, warps a program."""
+    """How `rmsnorm_rows` is launched: rows a program, a row's columns as chunks of a block, warps a program."""
 
     rows: int
     block: int
-    tail: int
+    chunks: int
     warps: int
 
 
 def plan_rows(m: int, n: int, itemsize: int, device: DeviceProperties) -> Plan:
     """Choose the launch for (m, n) rows of `itemsize` bytes a value, n at most ROW_LIMIT.
 
-    A row is one power of two of columns, or two where that wastes less than a quarter (5120 = 4096 + 1024). Short rows
-    share a program once there are four programs for each multiprocessor. A thread takes one 16-byte vector a row where
-    the grid leaves multiprocessors idle, so that a lone row spreads over many warps, and two where it does not.
+    Every lane loads 16 bytes at a time. Rows that one warp covers with one such load share it, up to four loads a lane,
+    once there are four programs for each multiprocessor. A longer row is spread over as many warps as it can use while
+    the grid leaves multiprocessors with fewer than two rows; in a larger grid four loads a lane hide the latency with
+    fewer warps to synchronise.
     """
-    block, tail = triton.next_power_of_2(n), 0
-    if block > 1024 and 4 * n <= 3 * block:
-        block //= 2
-        tail = triton.next_power_of_2(n - block)
-    rows = _power_of_2_within(m // (4 * device.multiprocessors), 4096 // block)
-    is_busy = m >= rows * device.multiprocessors
-    vector = 16 // itemsize
-    threads = rows * block // (2 * vector if is_busy else vector)
-    return Plan(rows, block, tail, _power_of_2_within(threads // device.warp_size, (512 if is_busy else 1024) // device.warp_size))
+    columns_of_warp = device.warp_size * 16 // itemsize
+    if n <= columns_of_warp:
+        block = triton.next_power_of_2(n)
+        rows = _power_of_2_within(m // (4 * device.multiprocessors), 4 * columns_of_warp // block)
+        return Plan(rows, block, chunks=1, warps=1)
+    loads, threads = (1, 1024) if m < 2 * device.multiprocessors else (4, 512)
+    warps = _power_of_2_within(triton.cdiv(n, columns_of_warp) // loads, threads // device.warp_size)
+    block = warps * columns_of_warp
+    return Plan(1, block, triton.cdiv(n, block), warps)
 
 
 def _power_of_2_within(wanted: int, limit: int) -> int:
@@ -249,33 +249,23 @@ def rmsnorm_fused(
     residual_out = None if residual is None else residual.new_empty((m, n))
     if m == 0:
         return y, residual_out
-    stride_x = x.stride(0)
-    stride_residual = 0 if residual is None else residual.stride(0)
-    options: dict[str, Any] = {
-        "ALIGN": math.gcd(16, stride_x, stride_residual),
-        "PLUS_ONE": bool(plus_one),
-        "CAST_BEFORE": cast == "before",
-    }
+    strides = (x.stride(0), 0 if residual is None else residual.stride(0))
+    # In units of a common power of two the compiler sees that rows start at vector boundaries, whatever their stride.
+    align = math.gcd(16, *strides)
+    tensors = (x, weight, residual, y, residual_out, *(stride // align for stride in strides))
+    options: dict[str, Any] = {"ALIGN": align, "PLUS_ONE": bool(plus_one), "CAST_BEFORE": cast == "before"}
     if n > ROW_LIMIT:
-        rmsnorm_long_row[(m,)](
-            x, weight, residual, y, residual_out, stride_x, stride_residual, eps, N=n, BLOCK=LOOP_BLOCK, num_warps=8, **options
-        )
+        rmsnorm_long_row[(m,)](*tensors, eps, N=n, BLOCK=LOOP_BLOCK, num_warps=8, **options)
         return y, residual_out
     plan = plan_rows(m, n, x.element_size(), device_properties())
     rmsnorm_rows[(triton.cdiv(m, plan.rows),)](
-        x,
-        weight,
-        residual,
-        y,
-        residual_out,
-        stride_x,
-        stride_residual,
+        *tensors,
         m,
         eps,
         N=n,
         ROWS=plan.rows,
         BLOCK=plan.block,
-        TAIL=plan.tail,
+        CHUNKS=plan.chunks,
         IS_RAGGED_M=m % plan.rows != 0,
         num_warps=plan.warps,
         **options,

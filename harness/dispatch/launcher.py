@@ -69,6 +69,7 @@ def clean_environment(flavour: Flavour, home: Path, unit: Mapping[str, str]) -> 
         "PYTHONUNBUFFERED": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "OMP_NUM_THREADS": "1",
+        "COLUMNS": "400",  # pytest cuts error lines to the width of the terminal
     }
     if flavour is Flavour.GPU:
         found |= {name: os.environ[name] for name in VISIBLE if name in os.environ} | dict(unit)

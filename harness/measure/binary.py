@@ -19,6 +19,7 @@ from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from harness.errors import HarnessError
 
@@ -117,7 +118,8 @@ class _Sections:
         except ELFError as error:
             raise BinaryError(f"resources of kernel {kernel}", f"its binary is no ELF file ({error})", "clear Triton's cache") from error
         self.sections = {section.name: section for section in elf.iter_sections()}
-        self.symbols = [symbol.name for symbol in elf.get_section_by_name(".symtab").iter_symbols()] if ".symtab" in self.sections else []
+        table = self.sections.get(".symtab")
+        self.symbols = [symbol.name for symbol in table.iter_symbols()] if isinstance(table, SymbolTableSection) else []
 
     def data(self, name: str) -> bytes:
         """The content of one section."""
@@ -149,6 +151,8 @@ def _amd_metadata(assembly: str, kernel: str) -> Mapping[str, int]:
     for name in AMD_FIELDS:
         values = re.findall(rf"^\s+(?:- )?\.{name}:\s*(\d+)$", assembly, flags=re.MULTILINE)
         if len(values) != 1:
-            raise BinaryError(f"resources of kernel {kernel}", f"its assembly gives {len(values)} values of .{name}", "use a tested compiler")
+            raise BinaryError(
+                f"resources of kernel {kernel}", f"its assembly gives {len(values)} values of .{name}", "use a tested compiler"
+            )
         found[name] = int(values[0])
     return found

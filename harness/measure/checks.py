@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.authoring.model import Inputs, Kernel
+from harness.authoring.model import Inputs, Kernel, Tolerance
 from harness.measure.data import torch_dtype
 from harness.measure.guards import Breach, unwritten
 from harness.measure.numerics import Errors, bit_equal, bits, compare
@@ -39,6 +39,8 @@ class Defect(StrEnum):
     CANARY = "canary"
     NOT_DETERMINISTIC = "not_deterministic"
     CACHED_ANSWER = "cached_answer"
+    NOT_ADVANCED = "not_advanced"
+    DRIFTED = "drifted"
 
     @property
     def status(self) -> Status:
@@ -65,7 +67,7 @@ class Trial:
         before: the inputs as they were.
         after: the tensors the variant was given, as it left them.
         returned: what it returned, in order.
-        reference: outputs and mutated tensors by name; None where the trial is only compared with another.
+        reference: what every output and mutated tensor should be, by name.
         breaches: guard bytes that were written.
     """
 
@@ -196,9 +198,9 @@ def _mutated_input(trial: Trial) -> str | None:
 def _untouched_slots(trial: Trial) -> str | None:
     for name, tensor in trial.mutated.items():
         rows = touched_rows(trial.subject.kernel, name, trial.before)
-        if rows is None:
+        if rows is None or tensor.numel() == 0:
             continue
-        changed = (bits(tensor) != bits(trial.before[name])).flatten(start_dim=1).any(dim=1) if tensor.numel() else torch.zeros(0)
+        changed = (bits(tensor) != bits(trial.before[name])).reshape(len(tensor), -1).any(dim=1)
         changed[rows] = False
         if changed.any():
             found = changed.nonzero().flatten().tolist()
@@ -206,16 +208,15 @@ def _untouched_slots(trial: Trial) -> str | None:
     return None
 
 
-def _limit(trial: Trial, name: str) -> float:
-    """The relative L2 limit of a result; an integer or bool one must be equal unless the kernel names it."""
-    tolerance = trial.subject.kernel.tolerance_of(trial.subject.case)
-    return tolerance.limit(name) if trial.results[name].dtype.is_floating_point else tolerance.tensors.get(name, 0.0)
+def limit_of(tolerance: Tolerance, name: str, dtype: torch.dtype) -> float:
+    """The relative L2 limit of a tensor; an integer or bool one must be equal unless the tolerance names it."""
+    return tolerance.limit(name) if dtype.is_floating_point else tolerance.tensors.get(name, 0.0)
 
 
 def _beyond_tolerance(trial: Trial) -> str | None:
     tolerance = trial.subject.kernel.tolerance_of(trial.subject.case)
     for name, errors in trial.errors.items():
-        limit = _limit(trial, name)
+        limit = limit_of(tolerance, name, trial.results[name].dtype)
         if not errors.within(limit, tolerance.cosine):
             cosine = "" if tolerance.cosine is None else f", cosine {errors.cosine:.8g} (at least {tolerance.cosine:.8g})"
             return f"{name}: relative L2 {errors.rel_l2:.3g} (at most {limit:.3g}){cosine}; worst at {errors.at_worst()}"
@@ -232,7 +233,7 @@ def _accepts_nothing_done(trial: Trial) -> str | None:
             lazy["an unchanged tensor"] = trial.touched(name, trial.before[name])
         for what, values in lazy.items():
             errors = compare(values, expected.to(tensor.dtype))
-            if errors.max_abs != 0 and errors.within(_limit(trial, name), tolerance.cosine):
+            if errors.max_abs != 0 and errors.within(limit_of(tolerance, name, tensor.dtype), tolerance.cosine):
                 return f"the tolerance of {name} would accept {what}"
     return None
 
@@ -256,9 +257,9 @@ STRUCTURAL = frozenset({Defect.REFERENCE, Defect.OUTPUTS, Defect.SHAPE})
 """Defects with which nothing can be measured."""
 
 
-def examine(trial: Trial) -> Finding | None:
-    """The first defect of a trial."""
+def examine(trial: Trial, without: frozenset[Defect] = frozenset()) -> Finding | None:
+    """The first defect of a trial; those in `without` are not looked for."""
     for defect, check in CHECKS:
-        if detail := check(trial):
+        if defect not in without and (detail := check(trial)):
             return Finding(defect, detail)
     return None

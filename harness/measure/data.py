@@ -33,7 +33,7 @@ def content_hash(inputs: Mapping[str, Any]) -> str:
             continue
         digest.update(f"{name}: {value.dtype} {tuple(value.shape)}\n".encode())
         if value.numel():
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -30,7 +30,9 @@ INTEGER_POISON = 0xA5C3
 """Every 16 bits of a poisoned integer: -23101 in int16, about -1.5e9 in int32."""
 
 _aten = torch.ops.aten
-UNINITIALISED = frozenset({_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided})
+UNINITIALISED = frozenset(
+    {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.empty_permuted, _aten.new_empty, _aten.new_empty_strided}
+)
 INITIALISED = frozenset(
     {_aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.new_ones, _aten.full, _aten.full_like}
     | {_aten.new_full, _aten.clone, _aten._to_copy}
@@ -150,7 +152,7 @@ class Guards(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Replace what an allocating operation returns."""
         result = func(*args, **(kwargs or {}))
-        packet = getattr(func, "overloadpacket", None)
+        packet = func.overloadpacket
         fill = packet in INITIALISED
         if self._placing or not (fill or packet in UNINITIALISED) or not self._can_guard(result, kwargs or {}):
             return result

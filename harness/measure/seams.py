@@ -22,8 +22,8 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     Raises:
         SeamError: `owner` has no such attribute, so that whoever calls it would never reach `value`.
     """
+    own = vars(owner).get(name, _ABSENT)  # before `require`, which makes an own attribute of a cached property
     require(owner, name)
-    own = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     try:
         yield

@@ -75,7 +75,7 @@ def split_range(text: str) -> tuple[str, str]:
     Raises:
         RefError: not of that form.
     """
-    match = re.fullmatch(r"(.+?)\.\.(?!\.)(.+)", text)
+    match = re.fullmatch(r"(.+?)(?<!\.)\.\.(?!\.)(.+)", text)
     if match is None:
         raise RefError(f"range {text!r}", "not of the form A..B", "write for example main..pr, or HEAD..run:last")
     return match.group(1), match.group(2)

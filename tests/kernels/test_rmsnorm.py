@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from harness import Case, DeviceProperties, Kernel
-from harness.devices.properties import pretend
 from harness.measure.data import Generator, torch_dtype
 
 KERNEL_NAME = "rmsnorm"
@@ -18,6 +17,9 @@ GPUS = {
     "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
     "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
 }
+
+LENGTHS = {"one chunk": 250, "several chunks": 5000, "long row": 20000}
+SHAPES = {"several rows a program": (41, 256), "several chunks": (3, 5000), "long row": (3, 20000)}
 
 Fused = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
@@ -83,7 +85,7 @@ def test_reference_is_the_formula_in_fp64(kernel: Kernel) -> None:
     assert plain["y"].dtype == torch.float64
     assert [6.0 / rms, 4.0 / rms] == pytest.approx(plain["y"][0].tolist(), rel=1e-15)
     assert [9.0 / rms, 8.0 / rms] == pytest.approx(added["y"][0].tolist(), rel=1e-15)
-    assert [3.0, 4.0] == added["residual_out"][0].tolist()
+    assert torch.equal(torch.tensor([[3.0, 4.0]]).double(), added["residual_out"])
 
 
 # What each option means
@@ -106,7 +108,7 @@ def test_fp32_residual_of_a_bf16_row_is_added_and_returned_in_fp32(fused: Fused)
     assert y.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("n", [1000, 5000, 20000], ids=["one block", "block and tail", "long row"])
+@pytest.mark.parametrize("n", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fused_add_equals_the_add_and_then_the_norm(fused: Fused, dtype: str, n: int) -> None:
     x, residual, weight = rows(2, n, dtype, seed=1), rows(2, n, dtype, seed=2), rows(1, n, dtype, seed=3)[0]
@@ -120,14 +122,14 @@ def test_without_a_residual_there_is_no_residual_out(kernel: Kernel) -> None:
         assert kernel.variant(name).call(rows(2, 8), torch.ones(8))[1] is None
 
 
-@pytest.mark.parametrize("n", [1000, 5000, 20000], ids=["one block", "block and tail", "long row"])
+@pytest.mark.parametrize("n", LENGTHS.values(), ids=LENGTHS)
 def test_plus_one_is_a_weight_of_one_more(fused: Fused, n: int) -> None:
     x = rows(2, n)
     weight = torch.round(rows(1, n, seed=2)[0] * 8) / 8  # eighths: adding one is exact
     assert same_bits(fused(x, weight + 1)[0], fused(x, weight, plus_one=1)[0])
 
 
-@pytest.mark.parametrize("n", [1000, 5000, 20000], ids=["one block", "block and tail", "long row"])
+@pytest.mark.parametrize("n", LENGTHS.values(), ids=LENGTHS)
 def test_cast_before_rounds_the_normalised_row_and_cast_after_does_not(fused: Fused, n: int) -> None:
     x, weight = rows(2, n, "fp16"), rows(1, n, "fp16", seed=2)[0]
     normed, _ = fused(x, torch.ones_like(weight))
@@ -155,7 +157,7 @@ def test_row_of_zeros_gives_zeros(fused: Fused) -> None:
 # Rows
 
 
-@pytest.mark.parametrize(("m", "n"), [(40, 256), (3, 5000), (3, 20000)], ids=["several rows a program", "block and tail", "long row"])
+@pytest.mark.parametrize(("m", "n"), SHAPES.values(), ids=SHAPES)
 def test_nan_stays_in_its_row(fused: Fused, m: int, n: int) -> None:
     x, weight = rows(m, n), rows(1, n, seed=2)[0]
     clean, _ = fused(x, weight)
@@ -166,7 +168,7 @@ def test_nan_stays_in_its_row(fused: Fused, m: int, n: int) -> None:
     assert same_bits(clean[others], y[others])
 
 
-@pytest.mark.parametrize(("m", "n"), [(40, 256), (3, 5000), (3, 20000)], ids=["several rows a program", "block and tail", "long row"])
+@pytest.mark.parametrize(("m", "n"), SHAPES.values(), ids=SHAPES)
 def test_row_does_not_depend_on_the_rows_beside_it(fused: Fused, m: int, n: int) -> None:
     x, residual, weight = rows(m, n), rows(m, n, seed=2), rows(1, n, seed=3)[0]
     y, _ = fused(x, weight, residual)
@@ -199,9 +201,10 @@ def test_row_may_start_past_two_to_the_31_elements(fused: Fused, n: int) -> None
 
 
 def test_no_rows_give_no_rows(kernel: Kernel) -> None:
+    x = rows(0, 8)
     for name in kernel.variants:
-        y, residual_out = kernel.variant(name).call(rows(0, 8), torch.ones(8), rows(0, 8))
-        assert ((0, 8), (0, 8)) == (tuple(y.shape), tuple(residual_out.shape))
+        y, residual_out = kernel.variant(name).call(x, torch.ones(8), x)
+        assert x.shape == y.shape == residual_out.shape
 
 
 # Refusals
@@ -246,8 +249,8 @@ def test_traffic_is_the_sum_of_the_tensors(kernel: Kernel) -> None:
 
 
 def test_flops_count_each_value_and_the_residual_add(kernel: Kernel) -> None:
-    assert 4 * 5120 == kernel.flops(kernel.case("M=1,N=5120,dtype=bf16"))
-    assert 5 * 5120 == kernel.flops(kernel.case("M=1,N=5120,residual=1,plus_one=1,dtype=bf16"))
+    expected = {"M=1,N=5120,dtype=bf16": 4 * 5120, "M=1,N=5120,residual=1,plus_one=1,dtype=bf16": 5 * 5120}
+    assert expected == {key: kernel.flops(kernel.case(key)) for key in expected}
 
 
 # Launch plan
@@ -260,25 +263,31 @@ def test_plan_covers_every_row_within_the_limits_of_a_block(module: ModuleType, 
             continue
         plan = module.plan_rows(case.M, case.N, torch_dtype(case.dtype).itemsize, gpu)
         threads = plan.warps * gpu.warp_size
-        assert plan.block + plan.tail >= case.N, case.key
+        assert plan.block * (plan.chunks - 1) < case.N <= plan.block * plan.chunks, case.key
         assert threads <= 1024, case.key
-        assert plan.rows * (plan.block + plan.tail) <= 32 * max(threads, gpu.warp_size), case.key
+        assert plan.rows * plan.block * plan.chunks <= 64 * threads, case.key
 
 
-@pytest.mark.parametrize(("n", "columns"), [(5120, (4096, 1024)), (5000, (4096, 1024)), (4096, (4096, 0)), (7000, (8192, 0)), (1, (1, 0))])
-def test_row_is_one_or_two_powers_of_two(module: ModuleType, n: int, columns: tuple[int, int]) -> None:
-    plan = module.plan_rows(1, n, 2, GPUS["large"])
-    assert columns == (plan.block, plan.tail)
+PLANS = {
+    "a lone row spreads over many warps": ((1, 8192), (1, 8192, 1, 32)),
+    "a row among many takes four loads a lane": ((4096, 8192), (1, 2048, 4, 8)),
+    "a row that is no power of two takes five": ((4096, 5120), (1, 1024, 5, 4)),
+    "a short row takes one warp": ((24, 256), (1, 256, 1, 1)),
+    "short rows share a warp once the grid is full": ((98304, 256), (4, 256, 1, 1)),
+    "the longest row stays within 512 threads": ((4096, 16384), (1, 4096, 4, 16)),
+    "one value": ((1, 1), (1, 1, 1, 1)),
+}
 
 
-def test_lone_row_takes_more_threads_than_a_row_of_a_full_grid(module: ModuleType) -> None:
-    lone, one_of_many = (module.plan_rows(m, 8192, 2, GPUS["large"]).warps for m in (1, 4096))
-    assert (32, 16) == (lone, one_of_many)
+@pytest.mark.parametrize(("shape", "expected"), PLANS.values(), ids=PLANS)
+def test_plan_in_bf16(module: ModuleType, shape: tuple[int, int], expected: tuple[int, int, int, int]) -> None:
+    assert module.Plan(*expected) == module.plan_rows(*shape, 2, GPUS["large"])
 
 
-def test_short_rows_share_a_program_once_the_grid_is_full(module: ModuleType) -> None:
-    few, many = (module.plan_rows(m, 256, 2, GPUS["large"]).rows for m in (24, 98304))
-    assert (1, 16) == (few, many)
+def test_wider_warps_make_fewer_of_them(module: ModuleType) -> None:
+    warps = {name: module.plan_rows(16384, 8192, 2, gpu).warps for name, gpu in GPUS.items()}
+    expected = {"small": 8, "large": 8, "wave64": 4}
+    assert expected == warps
 
 
 # The cases
@@ -286,9 +295,8 @@ def test_short_rows_share_a_program_once_the_grid_is_full(module: ModuleType) ->
 
 def test_cases_hold_every_shape_of_the_catalogue(kernel: Kernel) -> None:
     shapes = {(case.M, case.N) for case in kernel.cases}
-    missing = [(m, n) for m in (1, 16, 64, 128, 256, 1024, 4096, 16384) for n in (4096, 5120, 8192, 16384) if (m, n) not in shapes]
-    assert [] == missing
-    assert {(24, 256), (4, 256), (64, 5000), (7, 1)} <= shapes
+    grid = {(m, n) for m in (1, 16, 64, 128, 256, 1024, 4096, 16384) for n in (4096, 5120, 8192, 16384)}
+    assert grid | {(24, 256), (4, 256), (64, 5000), (7, 1)} <= shapes
 
 
 def test_peers_are_six_row_counts_of_four_widths_in_bf16(kernel: Kernel) -> None:

@@ -1,0 +1,66 @@
+"""The conclusion: a total function of verdicts and policy. 1 over 3 over 0; never a pass where nothing was compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from harness.judge.model import Finding, Policy, Reason, Verdict
+
+COMPARED = frozenset({Verdict.BROKEN, Verdict.DRIFTED, Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED})
+UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INCOMPARABLE})
+
+INFORMS = frozenset({Reason.ATTRIBUTION, Reason.INTERPRETER_ONLY})
+"""Reasons that never count."""
+INFORMS_UNLESS_NAMED = frozenset({Reason.UNPAIRED, Reason.PREDICTED})
+"""Reasons that count only where the user asked for that metric by name: a diff of stored results cannot judge time,
+and must not be undecided for ever because it holds some."""
+
+
+def compared(finding: Finding) -> bool:
+    """Whether the finding rests on results of its cell; one that both plans leave out has none."""
+    return finding.verdict in COMPARED and finding.reason is not Reason.SKIPPED
+
+
+def effect(finding: Finding, policy: Policy, measured: Collection[tuple[str, str]]) -> int:
+    """What one finding makes of the exit code: 0, 1 or 3.
+
+    Args:
+        measured: (device, kind) that head's run answered with anything but `no_capacity`. What is missing elsewhere
+            is listed and changes nothing, unless the policy requires the device.
+    """
+    if finding.reason in INFORMS:
+        return 0
+    if finding.reason in INFORMS_UNLESS_NAMED and finding.metric not in policy.metrics:
+        return 0
+    if finding.verdict is Verdict.MISSING and not (finding.device in policy.require or (finding.device, finding.kind) in measured):
+        return 0
+    if finding.verdict in policy.fail_on:
+        return 1
+    return 3 if finding.verdict in UNDECIDED else 0
+
+
+def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[int, tuple[str, ...]]:
+    """The exit code, and why, a line each."""
+    failing = [f for f in findings if f.exit_code == 1]
+    fails = [f"fails: {_tally(failing)}"] if failing else []
+    undecided = [f"undecided: {_tally([f for f in findings if f.exit_code == 3])}"] if any(f.exit_code == 3 for f in findings) else []
+    devices = {f.device for f in findings}
+    undecided += [f"undecided: {name} is required, and neither plan has a cell on it" for name in sorted(policy.require - devices)]
+    n = sum(map(compared, findings))
+    if not n:
+        undecided.append("undecided: nothing was compared")
+    informs = []
+    if unjudged := sum(f.reason in INFORMS_UNLESS_NAMED for f in findings):
+        informs.append(f"not judged: {unjudged} stored times; `harness submit --against BASE` measures both sides in one lease")
+    if absent := sum(f.verdict is Verdict.MISSING and not f.exit_code for f in findings):
+        informs.append(f"not measured: {absent} cells on devices that head's run did not reach")
+    passes = [] if fails or undecided else [f"passes: {n} results compared, none worse"]
+    return 1 if fails else 3 if undecided else 0, (*fails, *undecided, *passes, *informs)
+
+
+def _tally(findings: Sequence[Finding]) -> str:
+    """`2 BROKEN (crash), 3 MISSING (no_record)`."""
+    counts = Counter((f.verdict, f.reason) for f in findings)
+    order = list(Verdict)
+    return ", ".join(f"{n} {verdict} ({reason})" for (verdict, reason), n in sorted(counts.items(), key=lambda i: (order.index(i[0][0]), -i[1])))

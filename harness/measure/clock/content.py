@@ -1,0 +1,128 @@
+"""Tensors of a call grouped by the memory that they share, and how such memory is compared, hashed and poisoned."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.authoring.model import Inputs
+from harness.measure.clock.ring import ALIGNMENT
+from harness.measure.guards import FLOAT_POISON, INTEGER_POISON
+from harness.measure.numerics import bits
+
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+_PIECE = 1 << 24
+"""Words hashed at a time: bounds the temporary memory to 256 MiB."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where one input lies in its group.
+
+    Args:
+        begin: bytes from the start of the group's first byte.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    begin: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Inputs that share memory, and the bytes of it that they span.
+
+    Args:
+        span: bytes from the first to the last one used.
+        lead: bytes by which the first one misses alignment, which a copy keeps.
+    """
+
+    placed: tuple[Placed, ...]
+    span: int
+    lead: int
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The inputs."""
+        return frozenset(p.name for p in self.placed)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes that one copy takes: a multiple of ALIGNMENT."""
+        return -(-(self.lead + self.span) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def word(self) -> int:
+        """The widest word, in bytes, in which the span can be copied."""
+        return next(size for size in (8, 4, 2, 1) if self.lead % size == 0 and self.span % size == 0)
+
+
+def tensors_on(inputs: Inputs, device: str) -> dict[str, torch.Tensor]:
+    """The inputs that are tensors on `device`."""
+    kind = torch.device(device).type
+    return {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor) and value.device.type == kind}
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first to its last element."""
+    if tensor.numel() == 0:
+        return 0
+    return (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
+
+
+def offset(tensor: torch.Tensor) -> int:
+    """Bytes from the start of a tensor's storage to its first element."""
+    return tensor.storage_offset() * tensor.element_size()
+
+
+def group(inputs: Inputs, device: str) -> tuple[Group, ...]:
+    """Group the tensors of `inputs` by storage, in the order of their first use. Works on `meta` too."""
+    shared: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in tensors_on(inputs, device).items():
+        shared.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
+    return tuple(_group(members) for members in shared.values())
+
+
+def _group(members: Sequence[tuple[str, torch.Tensor]]) -> Group:
+    begin = min(offset(t) for _, t in members)
+    end = max(offset(t) + extent(t) for _, t in members)
+    placed = tuple(Placed(name, t.dtype, tuple(t.shape), tuple(t.stride()), offset(t) - begin) for name, t in members)
+    return Group(placed, end - begin, begin % ALIGNMENT)  # allocators align storages
+
+
+def words(inputs: Inputs, of: Group) -> torch.Tensor:
+    """All bytes that a group spans in `inputs`, as a flat tensor of its widest words."""
+    first = next(inputs[p.name] for p in of.placed if p.begin == 0)
+    assert isinstance(first, torch.Tensor)
+    whole = torch.empty(0, dtype=_WORDS[of.word], device=first.device)
+    return whole.set_(first.untyped_storage(), offset(first) // of.word, (of.span // of.word,), (1,))
+
+
+def dense_bytes(inputs: Inputs, device: str, only: Sequence[str] | None = None) -> int:
+    """Bytes of the tensors' elements: gaps do not count, and an expanded tensor counts what it expands."""
+    found = tensors_on(inputs, device)
+    return sum(min(t.numel() * t.element_size(), extent(t)) for name, t in found.items() if only is None or name in only)
+
+
+def content_hash(inputs: Inputs, device: str) -> str:
+    """Digest of the content of every tensor: evidence of what was measured."""
+    digest = hashlib.sha256()
+    for of in group(inputs, device):
+        flat = words(inputs, of)
+        for begin in range(0, flat.numel(), _PIECE):
+            piece = flat[begin : begin + _PIECE].long()
+            place = torch.arange(1, piece.numel() + 1, device=piece.device)
+            digest.update(f"{sorted(of.names)} {begin} {int(piece.sum())} {int((piece * place).sum())}".encode())
+    return digest.hexdigest()[:16]
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a tensor with a bit pattern that no kernel writes: a quiet NaN that arithmetic does not produce, or a rare integer."""
+    pattern = FLOAT_POISON if tensor.dtype.is_floating_point else INTEGER_POISON
+    raw = (pattern.to_bytes(2, "little") * 4)[: tensor.element_size()]
+    bits(tensor).fill_(int.from_bytes(raw, "little", signed=True))

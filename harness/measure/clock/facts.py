@@ -1,0 +1,64 @@
+"""What launches of one lease find out about the unit and hand on: ceilings, floors, and proofs that rings are cold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness.measure.clock.ceilings import Ceilings
+from harness.measure.clock.floors import CellFloors, ClockFloors
+
+
+@dataclass(frozen=True)
+class RingProof:
+    """What doubling the ring of a cell did to its time.
+
+    Args:
+        us: a call's time with the ring.
+        doubled_us: with twice the ring; None where memory did not allow it.
+        change: relative change; None likewise.
+    """
+
+    us: float
+    doubled_us: float | None
+    change: float | None
+
+
+@dataclass
+class LeaseFacts:
+    """Facts that hold for one unit during one lease. They are plain data, so that one launch can hand them to the next.
+
+    Args:
+        clock: the clock's tick and floors.
+        ceilings: the unit's own bandwidth.
+        floors: by the grids of a call.
+        rings: by cell.
+    """
+
+    clock: ClockFloors | None = None
+    ceilings: Ceilings | None = None
+    floors: dict[str, CellFloors] = field(default_factory=dict)
+    rings: dict[str, RingProof] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {
+            "clock": asdict(self.clock) if self.clock else None,
+            "ceilings": asdict(self.ceilings) if self.ceilings else None,
+            "floors": {key: found.to_json() for key, found in self.floors.items()},
+            "rings": {cell: asdict(proof) for cell, proof in self.rings.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LeaseFacts:
+        """Read facts back.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        return cls(
+            clock=ClockFloors(**data["clock"]) if data["clock"] else None,
+            ceilings=Ceilings(**data["ceilings"]) if data["ceilings"] else None,
+            floors={key: CellFloors.from_json(found) for key, found in data["floors"].items()},
+            rings={cell: RingProof(**proof) for cell, proof in data["rings"].items()},
+        )

@@ -1,0 +1,127 @@
+"""How large a cold ring is, and how its calls are split over graphs: arithmetic only.
+
+Cold means: between two uses of a buffer at least `cache_multiples` caches of other data are touched. That is counted
+over all graphs that are replayed in turn, and from what a call touches, not from what is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.authoring.model import Traffic
+from harness.measure.clock.device import Limits
+
+ALIGNMENT = 256
+"""Bytes to which every slot is aligned: at least what the device's own allocator gives."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one call's tensors.
+
+    Args:
+        allocated: of the inputs, gaps and untouched rows included, each rounded up to ALIGNMENT.
+        outputs: of what the call returns.
+        touched: distinct bytes that a call reads or writes; a lower bound.
+    """
+
+    allocated: int
+    outputs: int
+    touched: int
+
+
+def footprint(allocated: int, dense: int, mutated: int, traffic: Traffic) -> Footprint:
+    """The footprint of a call.
+
+    Args:
+        allocated: bytes of its inputs as they are allocated.
+        dense: bytes of its inputs' elements.
+        mutated: bytes of the inputs that it changes in place, which `traffic` counts twice where all of them are touched.
+    """
+    in_place = min(mutated, traffic.read_bytes, traffic.written_bytes)
+    outputs = traffic.written_bytes - in_place
+    return Footprint(allocated, outputs, min(dense + outputs, traffic.total - in_place))
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """A cold ring.
+
+    Args:
+        slots: sets of inputs.
+        touched: bytes that one call touches.
+        cache_bytes: the last-level cache.
+    """
+
+    slots: int
+    touched: int
+    cache_bytes: int
+
+    def reuse_bytes(self, buffers_touched: int) -> int:
+        """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn."""
+        return (min(buffers_touched, self.slots) - 1) * self.touched
+
+    def is_cold(self, buffers_touched: int, multiples: int) -> bool:
+        """Whether calls over `buffers_touched` of the slots find nothing in the cache: the whole ring, and far enough apart."""
+        return buffers_touched == self.slots and self.reuse_bytes(buffers_touched) >= multiples * self.cache_bytes
+
+
+def plan_ring(touched: int, limits: Limits, multiples: int) -> RingPlan:
+    """The smallest ring that is cold for calls that touch `touched` bytes.
+
+    Raises:
+        ValueError: the call touches nothing.
+    """
+    if touched <= 0:
+        raise ValueError(f"plan_ring: a call that touches {touched} bytes cannot be made cold; check the kernel's traffic")
+    wanted = multiples * limits.last_level_cache_bytes
+    return RingPlan(-(-wanted // touched) + 1, touched, limits.last_level_cache_bytes)
+
+
+def is_warm(touched: int, limits: Limits, fraction: float) -> bool:
+    """Whether one call's data may be called warm: it fits into `fraction` of the cache."""
+    return touched <= fraction * limits.last_level_cache_bytes
+
+
+def estimate_bytes(one: Footprint, slots: int, *, programs: int = 1) -> int:
+    """Memory that a ring needs: its inputs, outputs of each program that is captured over it, one scratch slot, and making a content.
+
+    Making a content takes up to four times its size, since it is drawn in fp32 and then rounded.
+    """
+    return slots * (one.allocated + programs * one.outputs) + one.allocated + one.outputs + 4 * one.allocated
+
+
+def split(nodes: Sequence[int], cap: int) -> list[slice]:
+    """Split a sequence of calls into graphs of at most `cap` nodes, as equal as can be; a call is never split.
+
+    Args:
+        nodes: nodes of each call.
+        cap: nodes that a graph may hold; a call with more has a graph of its own.
+    """
+    graphs = max(1, -(-sum(nodes) // cap))
+    target = sum(nodes) / graphs
+    slices: list[slice] = []
+    begin = held = placed = 0
+    for i, own in enumerate(nodes):
+        due = target * (len(slices) + 1)
+        if held and (held + own > cap or placed + own / 2 > due):
+            slices.append(slice(begin, i))
+            begin, held = i, 0
+        held, placed = held + own, placed + own
+    slices.append(slice(begin, len(nodes)))
+    return slices
+
+
+def fit_repetitions(repetitions: int, nodes: int, cap: int) -> tuple[int, int]:
+    """Split repetitions of a pass, a power of two, into those within the captured graphs and replays of the graphs.
+
+    Args:
+        nodes: nodes of one pass; where they exceed `cap` a pass is several graphs, and is captured once.
+
+    Returns:
+        (passes captured, replays of what was captured); their product is `repetitions`.
+    """
+    captured = max(1, min(repetitions, cap // nodes if nodes <= cap else 1))
+    captured = 1 << (captured.bit_length() - 1)
+    return captured, repetitions // captured

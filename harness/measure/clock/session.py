@@ -1,0 +1,186 @@
+"""The clock of one launch: keeps the device warm, takes samples, and holds what is known of the unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+from harness.measure.clock.ceilings import Ceilings, measure_ceilings
+from harness.measure.clock.device import Graph, Grid, TimedDevice
+from harness.measure.clock.facts import LeaseFacts
+from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, measure_cell, measure_clock
+from harness.measure.clock.sampling import Sampled, Sampler
+from harness.measure.clock.settings import ClockSettings
+from harness.measure.clock.validity import InvalidTiming, check_elapsed, check_host_clock, check_samples
+
+HOST_FLOORS = 3
+"""How many times the host's floor a batch may differ from the device's clock: enqueueing, waiting, and being descheduled once."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive samples, with no gap between them.
+
+    Args:
+        samples: us a call.
+        device_us: by the device's clock, from the first mark to the last.
+        wall_us: by the host's clock, from before the first mark until all was done.
+    """
+
+    samples: tuple[float, ...]
+    device_us: float
+    wall_us: float
+
+
+@dataclass
+class ClockSession:
+    """What measures inside one launch.
+
+    Args:
+        device: the device in hand.
+        seed: from which every content of this launch is drawn; base and head of a pair share it.
+        facts: what earlier launches of the lease found out about the unit; new findings are added to it.
+        canaries: canary readings of the lease, kept beside each figure.
+        fault: why no number of this launch may be used, once that is known.
+    """
+
+    device: TimedDevice
+    seed: int
+    facts: LeaseFacts = field(default_factory=LeaseFacts)
+    settings: ClockSettings = field(default_factory=ClockSettings)
+    canaries: Mapping[str, float] = field(default_factory=dict)
+    fault: InvalidTiming | None = None
+    _busy_until_ns: int | None = None
+    _eviction: Graph | None = None
+
+    @property
+    def clock(self) -> ClockFloors:
+        """The clock's tick and floors, measured when first asked for."""
+        if self.facts.clock is None:
+            self.facts.clock = measure_clock(self)
+        return self.facts.clock
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """The unit's own bandwidth, measured when first asked for."""
+        if self.facts.ceilings is None:
+            self.facts.ceilings = measure_ceilings(self)
+        return self.facts.ceilings
+
+    def floors(self, grids: Sequence[Grid]) -> CellFloors:
+        """Floors of a call that launches kernels of these grids, measured when first asked for."""
+        key = " ".join(map(grid_text, grids))
+        if key not in self.facts.floors:
+            self.facts.floors[key] = measure_cell(self, grids)
+        return self.facts.floors[key]
+
+    @property
+    def least_sample_us(self) -> float:
+        """How long a sample must be at least."""
+        clock, settings = self.clock, self.settings
+        return max(settings.ticks_per_sample * clock.tick_us, settings.pairs_per_sample * clock.pair_us, settings.sample_us)
+
+    @property
+    def eviction(self) -> Graph:
+        """A graph that fills the cache with data of no interest."""
+        if self._eviction is None:
+            size = self.settings.cache_multiples * self.device.limits.last_level_cache_bytes // 4
+            filler = torch.zeros(size, dtype=torch.float32, device=self.device.torch_device)
+            self._eviction = self.device.capture([lambda: filler.fill_(1.0)], self.device.new_pool())
+        return self._eviction
+
+    def keep_warm(self) -> None:
+        """Work for the warm-up time where the device has done nothing yet in this launch, or not in the last 20 ms."""
+        device = self.device
+        now = device.now_ns()
+        if self._busy_until_ns is None or now - self._busy_until_ns > self.settings.idle_ns:
+            end = now + round(device.limits.warm_up_s * 1e9)
+            graph = self.eviction
+            while device.now_ns() < end:
+                graph.replay()
+                device.synchronize()
+        self._busy_until_ns = device.now_ns()
+
+    def take(self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None) -> Batch:
+        """Take consecutive samples. The device never idles between them, and runs one more replay before the first.
+
+        That lead lets the host run ahead, so that no sample contains the time of enqueueing, and leaves in the cache
+        what a sample in the middle would find there.
+
+        Args:
+            replays: what one sample replays, in turn.
+            calls: calls in a sample.
+            count: how many samples.
+            prepare: runs before, outside every sample.
+
+        Raises:
+            InvalidTiming: negative_time or no_valid_samples.
+        """
+        device = self.device
+        if prepare is not None:
+            prepare()
+            device.synchronize()
+        self.keep_warm()
+        begin = device.now_ns()
+        marks = [device.mark()]
+        for _ in range(1 + count):
+            for graph in replays:
+                graph.replay()
+            marks.append(device.mark())
+        device.synchronize()
+        self._busy_until_ns = device.now_ns()
+        wall_us = (self._busy_until_ns - begin) / 1000
+        elapsed = [device.elapsed_us(a, b) for a, b in pairwise(marks)]
+        check_elapsed(elapsed)
+        return Batch(tuple(us / calls for us in elapsed[1:]), device.elapsed_us(marks[0], marks[-1]), wall_us)
+
+    def take_cold(self, graph: Graph, calls: int, count: int) -> list[float]:
+        """Time single replays of a graph on an idle device, with everything evicted before each: us a call.
+
+        Raises:
+            InvalidTiming: negative_time or no_valid_samples.
+        """
+        device = self.device
+        self.keep_warm()
+        elapsed: list[float] = []
+        for _ in range(count):
+            self.eviction.replay()
+            device.synchronize()
+            begin = device.mark()
+            graph.replay()
+            end = device.mark()
+            device.synchronize()
+            elapsed.append(device.elapsed_us(begin, end))
+        self._busy_until_ns = device.now_ns()
+        check_elapsed(elapsed)
+        return [us / calls for us in elapsed]
+
+    def measure(self, replays: Sequence[Graph], calls: int, budget_s: float, prepare: Callable[[], None] | None = None) -> Sampled:
+        """Take samples of one figure until it is known well enough, and hold the device's clock against the host's.
+
+        Raises:
+            InvalidTiming: negative_time, no_valid_samples or host_clock.
+        """
+        batches: list[Batch] = []
+
+        def take(count: int) -> tuple[float, ...]:
+            batches.append(self.take(replays, calls, count, prepare))
+            return batches[-1].samples
+
+        sampled = self.sample(take, calls, budget_s)
+        wall, device = sum(b.wall_us for b in batches), sum(b.device_us for b in batches)
+        check_host_clock(wall, device, len(batches) * HOST_FLOORS * self.clock.host_us, self.settings.host_tolerance)
+        return sampled
+
+    def sample(self, take: Callable[[int], Sequence[float]], calls: int, budget_s: float) -> Sampled:
+        """Take samples of one figure until it is known well enough.
+
+        Raises:
+            InvalidTiming: no_valid_samples.
+        """
+        sampled = Sampler(take, calls, lambda: self.device.now_ns() * 1e-9, self.settings).sample(budget_s)
+        check_samples(sampled.samples)
+        return sampled

@@ -1,0 +1,54 @@
+"""The constants of the timing protocol; their defaults are the protocol, and tests alone change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HALF_WIDTHS = ((20.0, 0.005), (5.0, 0.01), (0.0, 0.02))
+"""(us a call from which it holds, half width of the median's interval relative to it that is accurate enough)."""
+
+
+@dataclass(frozen=True)
+class ClockSettings:
+    """How long, how often and how accurately the engine measures.
+
+    Args:
+        ticks_per_sample: least ticks of the device's clock in a sample.
+        pairs_per_sample: least length of a sample, in empty pairs of marks.
+        sample_us: least length of a sample. Between two graphs the device idles for about 1 us, which a sample this long
+            hides (0.05 %).
+        idle_ns: idle time after which the device is warmed up again.
+        settle_calls: least calls of a cell before its first sample.
+        settle_window: samples in each of the windows whose medians must agree before sampling begins.
+        settle_s: most seconds spent waiting for that.
+        looks: numbers of samples after which the interval is looked at.
+        budget_s: most seconds of sampling for the main figure of a cell.
+        side_budget_s: most seconds of sampling for each figure beside it.
+        chunk: samples enqueued at a time.
+        contents: most distinct contents among the slots of a ring.
+        warm_fraction: part of the cache that a warm call may occupy.
+        cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
+        doubling_limit: largest change of a cold time when the ring is doubled.
+        ceiling_margin: how far above the unit's own bandwidth a time may lie.
+        host_tolerance: largest disagreement of host and device clock, relative.
+        phase_tolerance: largest disagreement of a cycle and its phases, relative.
+    """
+
+    ticks_per_sample: int = 400
+    pairs_per_sample: int = 20
+    sample_us: float = 2000.0
+    idle_ns: int = 20_000_000
+    settle_calls: int = 50
+    settle_window: int = 10
+    settle_s: float = 1.0
+    looks: tuple[int, ...] = (30, 60, 120, 240, 480)
+    budget_s: float = 3.0
+    side_budget_s: float = 0.3
+    chunk: int = 30
+    contents: int = 8
+    warm_fraction: float = 0.6
+    cache_multiples: int = 3
+    doubling_limit: float = 0.02
+    ceiling_margin: float = 1.05
+    host_tolerance: float = 0.15
+    phase_tolerance: float = 0.03

@@ -1,0 +1,112 @@
+"""What makes a launch's numbers invalid, and the checks that need no device. A breach has a reason code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+from harness.authoring.model import Traffic
+from harness.measure.clock.ceilings import Ceilings
+
+
+class Reason(StrEnum):
+    """Why a figure is invalid, or was not taken. Closed."""
+
+    NEGATIVE_TIME = "negative_time"
+    NO_VALID_SAMPLES = "no_valid_samples"
+    OVER_PEAK = "over_peak"
+    HOST_CLOCK = "host_clock"
+    NOT_COLD = "not_cold"
+    KERNEL_COUNT = "kernel_count"
+    UNWRITTEN = "unwritten_output"
+    REPLAY_DIFFERS = "replay_differs"
+    STATE_DIFFERS = "state_differs"
+    CURSOR = "cursor"
+    PHASES = "phases"
+    MEMORY = "memory"
+    WARM_FOOTPRINT = "warm_footprint"
+    LAUNCH_BOUND = "launch_bound"
+
+
+class InvalidTiming(Exception):
+    """A number that must not leave the launch.
+
+    Args:
+        reason: the code, by which the cell is reported.
+        detail: what was found.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
+def check_elapsed(elapsed_us: Sequence[float]) -> None:
+    """Refuse negative times, which mean that the clock itself is wrong; nothing is clamped or dropped.
+
+    Raises:
+        InvalidTiming: negative_time, or no_valid_samples where a time is not finite.
+    """
+    if negative := [us for us in elapsed_us if us < 0]:
+        raise InvalidTiming(Reason.NEGATIVE_TIME, f"{len(negative)} of {len(elapsed_us)} times are negative, the first {negative[0]} us")
+    if unknown := sum(not math.isfinite(us) for us in elapsed_us):
+        raise InvalidTiming(Reason.NO_VALID_SAMPLES, f"{unknown} of {len(elapsed_us)} times are not finite")
+
+
+def check_samples(samples: Sequence[float]) -> None:
+    """Refuse an empty set of samples.
+
+    Raises:
+        InvalidTiming: no_valid_samples.
+    """
+    if not samples:
+        raise InvalidTiming(Reason.NO_VALID_SAMPLES, "no sample was taken")
+
+
+def check_peak(us: float, traffic: Traffic, ceilings: Ceilings, margin: float) -> None:
+    """Refuse a cold time below the roofline floor: compulsory bytes at `margin` times the unit's own best bandwidth.
+
+    Raises:
+        InvalidTiming: over_peak.
+    """
+    floor_us = traffic.total / (margin * ceilings.best_gbps * 1e3)
+    if not us >= floor_us:
+        found = f"{traffic.total} bytes in {us:.4g} us, below the floor of {floor_us:.4g} us at {margin} x {ceilings.best_gbps:.0f} GB/s"
+        raise InvalidTiming(Reason.OVER_PEAK, found)
+
+
+def check_host_clock(wall_us: float, device_us: float, allowed_us: float, tolerance: float) -> None:
+    """Compare what host and device say that the timed replays took.
+
+    Args:
+        allowed_us: what enqueueing and waiting may cost beside.
+
+    Raises:
+        InvalidTiming: host_clock, where they differ by more than `tolerance` of the host's figure and by more than `allowed_us`.
+    """
+    if not abs(wall_us - device_us) <= max(tolerance * wall_us, allowed_us):
+        raise InvalidTiming(Reason.HOST_CLOCK, f"the device's clock says {device_us:.6g} us, the host's {wall_us:.6g} us")
+
+
+def check_doubling(us: float, doubled_us: float, limit: float) -> float:
+    """The relative change of a cold time when the ring is doubled.
+
+    Raises:
+        InvalidTiming: not_cold, where it is `limit` or more.
+    """
+    change = doubled_us / us - 1
+    if not abs(change) < limit:
+        raise InvalidTiming(Reason.NOT_COLD, f"doubling the ring moves the time from {us:.4g} to {doubled_us:.4g} us ({change:+.1%})")
+    return change
+
+
+def check_phases(step_us: float, phase_us: Sequence[float], tolerance: float) -> None:
+    """Reconcile the phases of a cycle, timed alone, with the step of the whole cycle.
+
+    Raises:
+        InvalidTiming: phases, where their mean is more than `tolerance` away from it.
+    """
+    mean = sum(phase_us) / len(phase_us)
+    if not abs(mean - step_us) <= tolerance * step_us:
+        raise InvalidTiming(Reason.PHASES, f"a step of the cycle takes {step_us:.4g} us, the mean of its phases is {mean:.4g} us")

@@ -1,0 +1,188 @@
+"""The drift check: a recurrent kernel runs its steps beside the fp64 reference, on the same step inputs.
+
+Both start from one state; the variant then carries its own, in its own dtype, and the reference its own, in fp64. At
+each checkpoint the carried tensors are compared (how far it has drifted), and the step itself is checked against the
+reference applied to the variant's own state (whether it is still right from where it stands): the correctness
+tolerance holds for one step, the drift tolerance for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from harness.authoring.model import DTYPES, Drift, Inputs, Tolerance
+from harness.errors import KernelFileError
+from harness.measure.checks import Defect, Finding, Trial, examine, limit_of, touched_rows
+from harness.measure.correctness import call_reference
+from harness.measure.data import Generator, content_hash
+from harness.measure.numerics import Errors, bit_equal, compare
+from harness.measure.subject import SEED, Reading, Subject
+from harness.records import Status
+
+METHOD = "drift/1"
+METRICS = ("drift_rel_error", "drift_cosine", "drift_norm_ratio")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step at a checkpoint.
+
+    Args:
+        number: how many steps have run, this one included.
+        trial: the step from the variant's own state, with the reference applied to that state.
+        carry: input name -> name of the result that became it.
+        exact: the reference's own state after the step, by input name.
+        carried: errors of the variant's state against that.
+    """
+
+    number: int
+    trial: Trial
+    carry: Mapping[str, str]
+    exact: Inputs
+    carried: dict[str, Errors]
+
+
+def state_tolerance(subject: Subject, drift: Drift) -> Tolerance:
+    """The drift tolerance of a case, by the dtype of its state: its `state` axis where that is a dtype, else its dtype.
+
+    Raises:
+        KernelFileError: the kernel declares none for that dtype.
+    """
+    state = subject.case.axes.get("state")
+    key = state if state in DTYPES else subject.case.dtype
+    if key not in drift.tolerance:
+        raise KernelFileError(
+            f"drift of {subject.cell}",
+            f"Drift.tolerance has {', '.join(drift.tolerance) or 'nothing'}, and the state is {key}",
+            f"give Drift.tolerance a {key!r} entry in the kernel's file",
+        )
+    return drift.tolerance[str(key)]
+
+
+def check_drift(subject: Subject) -> list[Reading]:
+    """Run the steps of one cell and say how far its state is from the reference's at each checkpoint.
+
+    Returns:
+        `drift_rel_error@n`, `drift_cosine@n` and `drift_norm_ratio@n` at each checkpoint n, the worst over the carried
+        tensors: `wrong` where one is beyond the drift tolerance or the step itself is wrong.
+
+    Raises:
+        KernelFileError: the kernel declares no drift, or declares it inconsistently.
+    """
+    drift = subject.kernel.drift
+    if drift is None:
+        raise KernelFileError(f"drift of {subject.cell}", "the kernel declares no Drift", "give its Kernel a `drift`")
+    tolerance = state_tolerance(subject, drift)
+    generator = Generator(SEED, subject.torch_device)
+    inputs = subject.kernel.make_inputs(subject.case, generator)
+    columns = {"method": METHOD, "data": subject.kernel.data, "data_hash": content_hash(inputs)}
+    readings = []
+    for step in _run(subject, drift, inputs, generator):
+        finding = _judge(step, tolerance)
+        status, reason = (finding.defect.status, str(finding)) if finding else (Status.OK, None)
+        measured = _measure(step.carried)
+        readings += [Reading(f"{metric}@{step.number}", measured.get(metric), status, reason, columns) for metric in METRICS]
+    return readings
+
+
+def _run(subject: Subject, drift: Drift, inputs: Inputs, generator: Generator) -> Iterator[_Step]:
+    """Yield each checkpoint's step. In the steps between nothing but the two calls happens."""
+    mutates = tuple(subject.variant.mutates or ())
+    carry = _carry(subject, drift, inputs)
+    inputs = dict(inputs)
+    exact: Inputs = {name: _widen(inputs[name]) for name in carry}
+    for number in range(1, drift.steps + 1):
+        if number > 1:
+            inputs.update(_step_inputs(subject, drift, carry, generator))
+        before = {**inputs, **{name: inputs[name].clone() for name in carry}} if number in drift.checkpoints else None
+        expected = call_reference(subject, {**inputs, **exact})
+        outputs = subject.call(inputs)
+        after = dict(inputs)
+        results = {**{name: inputs[name] for name in mutates}, **outputs}
+        inputs.update({name: results[source] for name, source in carry.items()})
+        exact = {name: _widen(expected[source]) for name, source in carry.items()}
+        if before is not None:
+            trial = Trial(subject, before, after, tuple(outputs.values()), call_reference(subject, before), ())
+            yield _Step(number, trial, drift.carry, exact, _compare_carried(subject, drift, inputs, exact))
+        if subject.kernel.cycle is not None:
+            subject.kernel.cycle.advance(inputs)
+
+
+def _carry(subject: Subject, drift: Drift, inputs: Inputs) -> dict[str, str]:
+    """What becomes which input in the next step: what the kernel declares, and every mutated tensor itself."""
+    variant = subject.variant
+    mutated = [name for name in variant.mutates or () if isinstance(inputs.get(name), torch.Tensor)]
+    for name, source in drift.carry.items():
+        if not isinstance(inputs.get(name), torch.Tensor) or source not in (*(variant.outputs or ()), *mutated):
+            raise KernelFileError(
+                f"drift of {subject.cell}",
+                f"Drift.carry says that {source!r} becomes {name!r}; the inputs are {', '.join(inputs)}, "
+                f"the results {', '.join((*(variant.outputs or ()), *mutated))}",
+                "name an input tensor and an output or mutated tensor of the variant",
+            )
+    return {**{name: name for name in mutated}, **drift.carry}
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a state in fp64; integers keep their dtype."""
+    return tensor.to(torch.float64, copy=True) if tensor.dtype.is_floating_point else tensor.clone()
+
+
+def _step_inputs(subject: Subject, drift: Drift, carry: Mapping[str, str], generator: Generator) -> Inputs:
+    fresh = drift.step_inputs(subject.case, generator)
+    if both := sorted(set(fresh) & set(carry)):
+        raise KernelFileError(
+            f"drift of {subject.cell}", f"step_inputs gives {both[0]!r}, which is carried", "leave it out of step_inputs or out of carry"
+        )
+    return fresh
+
+
+def _compare_carried(subject: Subject, drift: Drift, inputs: Inputs, exact: Inputs) -> dict[str, Errors]:
+    found = {}
+    for name in drift.carry:
+        rows = touched_rows(subject.kernel, name, inputs)
+        actual, expected = (inputs[name], exact[name]) if rows is None else (inputs[name][rows], exact[name][rows])
+        found[name] = compare(actual, expected)
+    return found
+
+
+def _judge(step: _Step, tolerance: Tolerance) -> Finding | None:
+    """The first defect: in the reference, in the step from the variant's own state, then in where it has drifted."""
+    for name, source in step.carry.items():
+        if not step.exact[name].isfinite().all():
+            return Finding(Defect.REFERENCE, f"{name} is not finite after {step.number} steps: choose inputs that do not blow up")
+        if _stands_still(step.trial, name, source):
+            return Finding(Defect.NOT_ADVANCED, f"{name} is left as it was by step {step.number}")
+    if finding := examine(step.trial, without=frozenset({Defect.CANARY})):
+        return Finding(finding.defect, f"step {step.number} from its own state: {finding.detail}")
+    for name, errors in step.carried.items():
+        limit = limit_of(tolerance, name, step.trial.before[name].dtype)
+        if not errors.within(limit, tolerance.cosine) or not math.isfinite(errors.norm_ratio):
+            least = "" if tolerance.cosine is None else f" (at least {tolerance.cosine:.8g})"
+            return Finding(
+                Defect.DRIFTED,
+                f"{name} after {step.number} steps: relative L2 {errors.rel_l2:.3g} (at most {limit:.3g}), "
+                f"cosine {errors.cosine:.8g}{least}, norm ratio {errors.norm_ratio:.6g}; worst at {errors.at_worst()}",
+            )
+    return None
+
+
+def _stands_still(trial: Trial, name: str, source: str) -> bool:
+    """Whether a step left a carried tensor bit-equal although the reference, in the tensor's dtype, moves it."""
+    before = trial.before[name]
+    return bit_equal(trial.results[source], before) and not bit_equal(trial.reference[source].to(before.dtype), before)
+
+
+def _measure(carried: Mapping[str, Errors]) -> dict[str, float]:
+    """The worst of each measure, those that are not finite left out; the worst norm ratio is the furthest from 1."""
+    errors = carried.values()
+    worst = (
+        max(e.rel_l2 for e in errors),
+        math.nan if any(math.isnan(e.cosine) for e in errors) else min(e.cosine for e in errors),
+        max((e.norm_ratio for e in errors), key=lambda ratio: abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf),
+    )
+    return {metric: value for metric, value in zip(METRICS, worst, strict=True) if math.isfinite(value)}

@@ -1,0 +1,182 @@
+"""What becomes of cells when launches misbehave: the local dispatcher, with real fork servers and launches."""
+
+import os
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from harness.authoring.workspace import find_workspace
+from harness.dispatch.local import LocalDispatcher
+from harness.dispatch.run import describe_run, execute, new_run_id
+from harness.plan.matrix import Filters
+from harness.plan.plan import make_plan
+
+
+class MemoryStore:
+    """Keeps what a run writes."""
+
+    def __init__(self):
+        self.saved, self.written = [], []
+
+    def save(self, run):
+        self.saved.append(run)
+
+    def write(self, run, records, *, replace=False):
+        self.written.append((run, records))
+
+
+def run(repository, slots=1, observe=lambda event: None):
+    """Run the repository's matrix; one variant's two cpu cases: N=8, then N=9."""
+    workspace = find_workspace(repository.root)
+    plan = make_plan(workspace, "worktree", "all", Filters())
+    now = datetime.now(UTC)
+    description = describe_run(plan, new_run_id(now), now, {})
+    return execute(plan, LocalDispatcher(slots), MemoryStore(), description, workspace.runs_dir / description["run_id"], observe=observe)
+
+
+def statuses(outcome):
+    """(variant, N) -> status and reason."""
+    return {(r.variant, r.case.split(",")[0]): (r.status, r.reason) for r in outcome.records}
+
+
+@pytest.fixture(autouse=True)
+def _one_variant(repository):
+    text = (repository.root / "kernels/scale.py").read_text()
+    repository.write("kernels/scale.py", text.replace('"twice": Variant(twice, triton=False)', "").replace('baseline="twice"', 'baseline="double"'))
+
+
+def test_every_cell_ends_with_a_record_and_the_run_with_zero(repository):
+    repository.job("pass")
+    outcome = run(repository)
+    assert statuses(outcome) == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("ok", None)}
+    assert outcome.exit_code == 0
+
+
+def test_a_record_says_where_it_comes_from(repository):
+    repository.job("pass")
+    record = run(repository).records[0]
+    head = repository.git("rev-parse", "HEAD")
+    assert (record.commit, record.dirty, record.device, record.unit, record.node) == (head, True, "cpu", "cpu:0", os.uname().nodename)
+    assert record.environment["triton"]
+    assert record.code_digest
+
+
+def test_a_crash_costs_its_own_cell_and_the_next_runs(repository):
+    repository.job("if subject.case.N == 8: os.kill(os.getpid(), signal.SIGSEGV)")
+    outcome = run(repository)
+    assert statuses(outcome) == {("double", "N=8"): ("crash", "killed by SIGSEGV"), ("double", "N=9"): ("ok", None)}
+    assert outcome.exit_code == 1
+
+
+def test_a_crash_runs_once(repository, tmp_path):
+    repository.job(f"Path = __import__('pathlib').Path; Path({str(tmp_path)!r}, str(time.time_ns())).touch(); os.abort()")
+    run(repository)
+    assert len([f for f in tmp_path.iterdir() if f.name.isdigit()]) == 2
+
+
+def test_a_hang_that_ignores_signals_is_killed_at_its_deadline_and_the_next_runs(repository):
+    repository.job(
+        "if subject.case.N == 8: [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)], time.sleep(600)", deadline=1.0
+    )
+    outcome = run(repository)
+    assert statuses(outcome) == {("double", "N=8"): ("timeout", "no end within 1 s"), ("double", "N=9"): ("ok", None)}
+
+
+def test_an_exception_is_a_crash_with_its_text(repository):
+    repository.job("if subject.case.N == 9: raise ValueError('no such slot')")
+    assert statuses(run(repository))["double", "N=9"] == ("crash", "ValueError: no such slot")
+
+
+def test_an_exit_in_the_middle_is_no_silence(repository):
+    repository.job("if subject.case.N == 8: os._exit(0)")
+    status, reason = statuses(run(repository))["double", "N=8"]
+    assert (status, reason.split(":")[0]) == ("crash", "exit status 0")
+
+
+def test_a_job_that_records_nothing_is_invalid(repository):
+    repository.job("return")
+    outcome = run(repository)
+    assert {status for status, _ in statuses(outcome).values()} == {"invalid"}
+    assert outcome.exit_code == 3
+
+
+def test_a_broken_job_in_the_launch_is_infrastructure_and_ends(repository):
+    repository.job("pass")
+    text = (repository.root / "jobs/correctness.py").read_text()
+    repository.write("jobs/correctness.py", text.replace("import os\n", "import os\nif 'PYTEST_DISABLE_PLUGIN_AUTOLOAD' in os.environ: raise OSError('only here')\n"))
+    outcome = run(repository)
+    assert Counter(status for status, _ in statuses(outcome).values()) == {"infra": 2}
+    assert "only here" in outcome.records[0].reason
+    assert outcome.exit_code == 3
+
+
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_run(repository):
+    repository.job("os.fork() or (os.setsid(), time.sleep(20), os._exit(0))")
+    began = time.monotonic()
+    assert run(repository).exit_code == 0
+    assert time.monotonic() - began < 15
+
+
+def test_a_launch_sees_no_variable_that_is_not_allowed(repository, monkeypatch):
+    monkeypatch.setenv("CANARY_TOKEN", "secret")
+    repository.job("assert 'CANARY_TOKEN' not in os.environ and os.environ['HOME'] != '/root'")
+    assert run(repository).exit_code == 0
+
+
+def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
+    repository.job("time.sleep(30 if subject.case.N == 9 else 0)")
+    dispatcher = LocalDispatcher(1)
+    workspace = find_workspace(repository.root)
+    plan = make_plan(workspace, "worktree", "all", Filters())
+    now = datetime.now(UTC)
+    description = describe_run(plan, new_run_id(now), now, {})
+    import signal
+
+    began = time.monotonic()
+    outcome = execute(
+        plan,
+        dispatcher,
+        MemoryStore(),
+        description,
+        workspace.runs_dir / description["run_id"],
+        observe=lambda event: os.kill(os.getpid(), signal.SIGINT),
+    )
+    assert statuses(outcome) == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("cancelled", "the run was stopped")}
+    assert outcome.exit_code == 130
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    "message",
+    ['{"type": "end"}', "no json", '{"type": "begin", "cell": "a/b/dtype=fp32@cpu"}', '[1]', '{"type": "x", "value": NaN}'],
+    ids=["torn", "not json", "another cell", "a list", "NaN"],
+)
+def test_a_hostile_message_is_refused(repository, message):
+    repository.job(f"from harness.measure import plugin; os.write(plugin.launch_request.emitter.fd, {(message + chr(10)).encode()!r}); time.sleep(5)")
+    outcome = run(repository)
+    assert {status for status, _ in statuses(outcome).values()} == {"invalid"}
+    assert all(r.reason.startswith("bad_message") for r in outcome.records)
+
+
+def test_processes_of_a_run_are_gone_when_it_ends(repository):
+    repository.job("pass")
+    run(repository)
+    mine = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == os.getpid() and b"harness.measure.server" in _command(p)]
+    assert mine == []
+
+
+def _parent(process):
+    try:
+        return int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
+
+
+def _command(process):
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,109 @@
+import pytest
+
+from harness.devices.table import load_devices
+from harness.errors import UnknownNameError, WorkspaceError
+from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
+from harness.plan.jobs import make_jobs
+from harness.plan.matrix import Entry, Filters, expand, read_matrix
+
+CASES = [CaseInfo("N=1,dtype=fp32", ["cpu", "smoke"]), CaseInfo("N=2,dtype=fp32", [])]
+
+
+def description():
+    kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in ("add", "mul")]
+    cells = [KindCell(k.name, "fast", c.case, None) for k in kernels for c in CASES]
+    return Description(kernels, [KindInfo("static", "static.py", "host", 1.0, 60.0, cells), KindInfo("latency", "latency.py", "unit", 2.0, 60.0, cells)])
+
+
+def cells(entries, **filters):
+    return [(e.kind, str(e.cell)) for e in expand(entries, description(), load_devices(), Filters(**filters))]
+
+
+def test_cpu_runs_only_cases_tagged_cpu():
+    assert cells([Entry("latency", ("cpu",), frozenset())]) == [
+        ("latency", "add/fast/N=1,dtype=fp32@cpu"),
+        ("latency", "mul/fast/N=1,dtype=fp32@cpu"),
+    ]
+
+
+def test_a_host_kind_needs_a_compile_target():
+    assert cells([Entry("static", ("cpu",), frozenset())]) == []
+
+
+def test_a_tag_selects_cases():
+    assert len(cells([Entry("latency", ("h200",), frozenset({"smoke"}))])) == 2
+
+
+def test_a_cell_of_two_entries_is_planned_once():
+    assert len(cells([Entry("latency", ("h200",), frozenset()), Entry("latency", ("nvidia",), frozenset({"smoke"}))], devices=("h200",))) == 4
+
+
+def test_a_kernel_glob_selects():
+    assert {c.split("/")[0] for _, c in cells([Entry("latency", ("h200",), frozenset())], kernels=("a*",))} == {"add"}
+
+
+def test_all_adds_every_row_where_an_entry_has_gpus():
+    entry = Entry("static", ("fleet",), frozenset({"smoke"}))
+    targets = [name for name, d in load_devices().items() if d.triton_target]
+    assert {c.rpartition("@")[2] for _, c in cells([entry], devices=("all",))} == set(targets)
+
+
+def test_a_named_gpu_leaves_an_entry_of_cpu_alone_out():
+    assert cells([Entry("latency", ("cpu",), frozenset())], devices=("h200",)) == []
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"kernels": ("sub",)}, "kernel 'sub'"),
+        ({"devices": ("h20",)}, "use 'h200'"),
+        ({"kinds": ("latancy",)}, "use 'latency'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_closest(filters, message):
+    with pytest.raises(UnknownNameError, match=message):
+        cells([Entry("latency", ("h200",), frozenset())], **filters)
+
+
+def test_a_matrix_is_read_by_name(tmp_path):
+    (tmp_path / "matrix.toml").write_text('[[night.cells]]\nkind = "latency"\ndevices = ["h200"]\ntags = ["smoke"]\n')
+    assert read_matrix("night", tmp_path) == [Entry("latency", ("h200",), frozenset({"smoke"}))]
+
+
+def test_a_matrix_is_read_from_a_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[[cells]]\nkind = "static"\ndevices = ["fleet"]\n')
+    assert read_matrix(str(file), tmp_path) == [Entry("static", ("fleet",), frozenset())]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("[[day.cells]]\nkind='x'\ndevices=['h200']\n", UnknownNameError, "matrix 'night'"),
+        ("[night\n", WorkspaceError, "bad TOML"),
+        ("[night]\n", WorkspaceError, "no list `cells`"),
+        ("[[night.cells]]\nkind='x'\n", WorkspaceError, "an entry has kind, devices"),
+        ("[[night.cells]]\nkind='x'\ndevices='h200'\n", WorkspaceError, "a list of strings"),
+        ("[[night.cells]]\nkind='x'\ndevices=['h200']\ntags=['smokey']\n", UnknownNameError, "use 'smoke'"),
+    ],
+)
+def test_a_bad_matrix_is_refused(tmp_path, text, error, message):
+    (tmp_path / "matrix.toml").write_text(text)
+    with pytest.raises(error, match=message):
+        read_matrix("night", tmp_path)
+
+
+def test_jobs_hold_one_kernel_kind_and_device_and_split_at_five_minutes():
+    cases = [CaseInfo(f"N={n},dtype=fp32", []) for n in range(400)]
+    kernel = KernelInfo("add", "kernels/add.py", "", ["fast"], "fast", "fast", cases, [], False, False)
+    kinds = [KindInfo("latency", "latency.py", "unit", 2.0, 60.0, [KindCell("add", "fast", c.case, None) for c in cases])]
+    expected = expand([Entry("latency", ("h200", "a10g"), frozenset())], Description([kernel], kinds), load_devices(), Filters())
+    jobs = make_jobs(expected, kinds, "digest")
+    assert sorted((j.device, len(j.cells)) for j in jobs) == [(d, n) for d in ("a10g", "h200") for n in (132, 134, 134)]
+    assert all(j.expected_s <= 300 for j in jobs)
+
+
+def test_a_jobs_id_depends_on_its_code():
+    expected = expand([Entry("latency", ("h200",), frozenset())], description(), load_devices(), Filters())
+    ids = [{j.job_id for j in make_jobs(expected, description().kinds, digest)} for digest in ("a", "a", "b")]
+    assert ids[0] == ids[1] != ids[2]

@@ -1,0 +1,112 @@
+import pytest
+
+from harness.authoring.workspace import find_workspace
+from harness.errors import RefError, WorkspaceError
+from harness.plan.git import Git
+from harness.plan.refs import resolve
+from harness.plan.trees import checkout
+
+
+@pytest.fixture
+def git(repository):
+    return Git(repository.root)
+
+
+def test_a_clean_worktree_has_its_commits_digest(repository, git):
+    worktree = resolve(git, "worktree")
+    assert (worktree.code_digest, worktree.dirty) == (resolve(git, "HEAD").code_digest, False)
+
+
+@pytest.mark.parametrize("name", ["kernels/scale.py", "kernels/new.py", "jobs/matrix.toml"])
+def test_changed_or_new_code_makes_the_worktree_dirty(repository, git, name):
+    repository.write(name, "# changed\n")
+    worktree = resolve(git, "worktree")
+    assert worktree.dirty
+    assert worktree.code_digest != resolve(git, "HEAD").code_digest
+
+
+def test_words_do_not_change_the_code(repository, git):
+    repository.write("README.md", "words")
+    assert not resolve(git, "worktree").dirty
+
+
+def test_the_users_index_is_left_alone(repository, git):
+    repository.write("kernels/new.py", "# new\n")
+    before = repository.git("status", "--porcelain")
+    resolve(git, "worktree")
+    assert repository.git("status", "--porcelain") == before == "?? kernels/new.py"
+
+
+def test_accepting_baselines_keeps_the_digest(repository, git):
+    before = resolve(git, "HEAD").code_digest
+    repository.write("baselines/device=cpu/run.parquet", "rows")
+    repository.commit("accept")
+    assert resolve(git, "HEAD").code_digest == before
+
+
+def test_the_workspace_table_is_part_of_the_digest(repository, git):
+    before = resolve(git, "HEAD").code_digest
+    repository.write("pyproject.toml", "[tool.harness]\napi = 1\n")
+    repository.commit("table")
+    assert resolve(git, "HEAD").code_digest != before
+
+
+def test_a_declared_source_is_part_of_the_digest_and_of_what_is_written(repository, git):
+    repository.write("src/team/ops.py", "ANSWER = 1\n")
+    repository.write("pyproject.toml", '[tool.harness]\nsources = ["src"]\n')
+    repository.commit("source")
+    before = resolve(git, "HEAD").code_digest
+    repository.write("src/team/ops.py", "ANSWER = 2\n")
+    repository.commit("changed source")
+    tree = resolve(git, "HEAD")
+    code = checkout(git, tree, find_workspace(repository.root))
+    assert tree.code_digest != before
+    assert (code.root / "src/team/ops.py").read_text() == "ANSWER = 2\n"
+
+
+def test_what_is_written_is_the_commits_code_and_not_the_worktrees(repository, git):
+    committed = (repository.root / "kernels/scale.py").read_text()
+    repository.write("kernels/scale.py", "# changed since\n")
+    code = checkout(git, resolve(git, "HEAD"), find_workspace(repository.root))
+    assert (code.root / "kernels/scale.py").read_text() == committed
+
+
+def test_the_same_code_is_written_once(repository, git):
+    workspace = find_workspace(repository.root)
+    first = checkout(git, resolve(git, "HEAD"), workspace)
+    repository.write("README.md", "words")
+    repository.commit("words")
+    assert checkout(git, resolve(git, "HEAD"), workspace).root == first.root
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../outside"])
+def test_a_link_that_leaves_the_tree_is_refused_by_name(repository, git, target):
+    (repository.root / "kernels/link.py").symlink_to(target)
+    repository.commit("link")
+    with pytest.raises(RefError, match=r"kernels/link\.py leads out of the tree"):
+        checkout(git, resolve(git, "HEAD"), find_workspace(repository.root))
+
+
+def test_a_link_inside_the_tree_is_kept(repository, git):
+    (repository.root / "kernels/_alias.py").symlink_to("scale.py")
+    repository.commit("link")
+    code = checkout(git, resolve(git, "HEAD"), find_workspace(repository.root))
+    assert (code.root / "kernels/_alias.py").read_text() == (repository.root / "kernels/scale.py").read_text()
+
+
+def test_a_commit_before_the_workspace_is_an_error(repository, git):
+    repository.write("pyproject.toml", "[project]\n")
+    repository.commit("no table")
+    with pytest.raises(WorkspaceError, match=r"no \[tool.harness\] table"):
+        resolve(git, "HEAD")
+
+
+def test_a_workspace_may_lie_below_the_repositorys_root(repository):
+    for name in ("kernels", "pyproject.toml"):
+        (repository.root / "ops").mkdir(exist_ok=True)
+        repository.git("mv", name, f"ops/{name}")
+    repository.commit("moved")
+    workspace = find_workspace(repository.root / "ops" / "kernels")
+    git = Git(workspace.root)
+    code = checkout(git, resolve(git, "HEAD"), workspace)
+    assert (workspace.root.name, (code.root / "kernels/scale.py").is_file()) == ("ops", True)
