@@ -52,7 +52,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One variant of one kernel on one case and device, written `rmsnorm/fused/M=64,N=5120,dtype=bf16@h200`."""
+    """One variant of one kernel on one case and device, written `kernel/variant/M=64,N=5120,dtype=bf16@device`."""
 
     kernel: str
     variant: str
@@ -78,6 +78,20 @@ class Cell:
         if match is None:
             raise ValueError(f"{text!r} is no cell: write kernel/variant/case@device")
         return cls(*match.groups())
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One cell that a plan asks one kind of.
+
+    Args:
+        limit: the error tolerance of the cell under this kind, the loosest of its tensors'; None where errors are
+            not measured.
+    """
+
+    cell: Cell
+    kind: str
+    limit: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Gated delta net, one decode step: packed q, k, v in, recurrent state updated in place by slot.
+"""Gated delta net, one decode step: packed q, k and v in, the recurrent state updated in place by slot.
 
-Formula (per row and value head hv, with key head h = hv // (HV/H)):
+Per row and value head hv, with key head hv // (HV/H):
 
-    g = -exp(A_log)*softplus(a + dt_bias)        softplus(x) = x if x > 20 else log(1 + exp(x))
-    beta = sigmoid(b)                            kept in fp32
-    q, k = q/sqrt(sum(q^2) + 1e-6), k/sqrt(sum(k^2) + 1e-6)        optional (l2norm)
-    q = q*scale                                  scale = K^-0.5
+    g = -exp(A_log)*softplus(a + dt_bias)    softplus(x) = x if x > 20 else log(1 + exp(x))
+    beta = sigmoid(b)                        kept in fp32
+    q, k = q/sqrt(sum(q^2) + 1e-6), k/sqrt(sum(k^2) + 1e-6)    optional (l2norm)
+    q = q*scale                              scale = K^-0.5
     S = exp(g)*S;  u = beta*(v - S k);  S += u k^T;  o = S q
 
     tensor         axes                  dtype            layout                                         mutated
@@ -16,11 +16,11 @@ Formula (per row and value head hv, with key head h = hv // (HV/H)):
     state_indices  (B)                   int32            slot of each row, all distinct; < 0: padded    no
     out            (B, 1, HV, V)         mixed_qkv's      contiguous; zero in padded rows                returned
 
-Numerics: everything is accumulated in fp32, and o is taken from the state before it is rounded for storage. softplus uses log1p by Kahan's
-correction, since log(1 + exp(x)) loses half the digits of a decay near 1. Tolerances: rounding the output is what an error is made of (see
-`tolerance`); the state has its own limit by its own dtype.
+Numerics: everything is computed in fp32, and o is taken from the state before that is rounded for storage. log(1 + e) is computed as
+log(w)*e/(w - 1) with w = 1 + e (Kahan's log1p), since the plain form keeps three digits of a step of 0.001. What is left of the error
+is the rounding of `out` to its dtype and of the state to its own, so each has its own limit.
 
-Source: Yang, Kautz, Hatamizadeh, Gated Delta Networks (arXiv 2412.06464), equation 10, in the form that Qwen3-Next and Qwen3.5 use for decoding.
+Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024 (arXiv 2412.06464), equation 10; the gates are those of Qwen3-Next.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ LANE_BYTES = 128
 
 
 @triton.jit
-def _rounded(b_x, DTYPE: tl.constexpr):
+def _rounded(b_x, dtype: tl.constexpr):
     # Triton's interpreter truncates to bf16 where a GPU rounds to nearest even: a carried state would drift towards zero.
-    if IS_INTERPRETED and DTYPE == tl.bfloat16:
+    if IS_INTERPRETED and dtype == tl.bfloat16:
         bits = b_x.to(tl.int32, bitcast=True)
         bits = tl.where(b_x == b_x, bits + 0x7FFF + ((bits >> 16) & 1), bits)
-        return (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+        b_y = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
     else:
-        return b_x.to(DTYPE)
+        b_y = b_x.to(dtype)
+    return b_y
 
 
 @triton.jit
 def _softplus(x):
-    e = tl.exp(tl.minimum(x, 20.0))
+    e = tl.exp(x)
     w = 1.0 + e
     log1p = tl.where(w == 1.0, e, tl.log(w) * (e / (w - 1.0)))
     return tl.where(x > 20.0, x, log1p)
@@ -73,7 +74,7 @@ def _gdn_decode(
     H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, USE_L2NORM: tl.constexpr,
 ):  # fmt: skip
-    # One warp a program: it needs no barrier, and a row of the state is one 16-byte load a lane.
+    # One warp a program: its lanes stream rows of the state in 16-byte accesses and need no barrier to add up.
     N_TILES: tl.constexpr = (V + BV - 1) // BV
     i_v = tl.program_id(0) % N_TILES
     i_head = tl.program_id(0) // N_TILES
@@ -182,12 +183,14 @@ def _checked(
         ("state_indices", state_indices, (n.B,), (torch.int32,)),
     ):
         if tensor.shape != shape or tensor.dtype not in dtypes:
-            raise _refuse(f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {tuple(shape)} of {' or '.join(map(str, dtypes))}")
+            raise _refuse(
+                f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {tuple(shape)} of {' or '.join(map(str, dtypes))}"
+            )
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise _refuse(f"{name} has strides {tensor.stride()}", "its last axis must have stride 1, call .contiguous()")
         if tensor.device != state.device:
             raise _refuse(f"{name} is on {tensor.device}, state on {state.device}", "move them to one device")
-    if not state[:1].is_contiguous():
+    if not state[:1].is_contiguous() or (state.shape[0] > 1 and state.stride(0) < n.HV * n.V * n.K):
         raise _refuse(f"state has strides {state.stride()}", "each slot must be contiguous, only the slots may lie apart")
     return n
 
@@ -357,19 +360,35 @@ def flops(case: Case) -> int:
     return 7 * (case.B - case.pad) * case.HV * case.V * case.K
 
 
-
 TOLERANCE = {
-    "fp32": Tolerance(1e-5, "x"),
-    "fp16": Tolerance(5e-3, "x"),
-    "bf16": Tolerance(8e-3, "x"),
+    "fp32": Tolerance(1e-5, "fp32 arithmetic: sums over K and an exp of 2^-22; 3e-7 seen"),
+    "fp16": Tolerance(5e-3, "one rounding to fp16, at most 2^-11; 2.4e-4 seen"),
+    "bf16": Tolerance(8e-3, "one rounding to bf16, at most 2^-8; 1.9e-3 seen"),
 }
-STATE = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 5e-3}
-DRIFT = {"fp32": Tolerance(1e-5, "x"), "bf16": Tolerance(1e-2, "x")}
+STATE_LIMITS = {"fp32": 2e-6, "fp16": 5e-4, "bf16": 4e-3}
+"""By the state's dtype. fp32: decay's exp is within 2^-22, one step away (2.1e-7 where every decay is off by that; 4e-7 seen). fp16
+and bf16: three times the rounding to storage alone (1.7e-4 and 1.35e-3)."""
+
+DRIFT = {
+    "fp32": Tolerance(
+        3e-6,
+        "measured with K=V=128: storage alone gives at most 6.9e-8, an exp that is off by up to 2^-22 at random 3.6e-7, one that "
+        "is always off by that 5.9e-6: half of this; 1.1e-7 seen in 1000 steps",
+        cosine=0.999999,
+    ),
+    "bf16": Tolerance(
+        1.35e-2,
+        "three times what storage alone gives, measured with K=V=128: at most 4.5e-3 and a cosine of 0.99999; decay and the delta rule "
+        "forget, so it does not grow",
+        cosine=0.9999,
+    ),
+}
+"""By the state's dtype. Storage alone: the fp64 reference with its state rounded to that dtype at each step."""
 
 
 def tolerance(case: Case) -> Tolerance:
     """`out` by the case's dtype, the state by its own."""
-    return replace(TOLERANCE[case.dtype], tensors={"state": STATE[case.state]})
+    return replace(TOLERANCE[case.dtype], tensors={"state": STATE_LIMITS[case.state]})
 
 
 QWEN = {"H": 16, "K": 128, "V": 128}

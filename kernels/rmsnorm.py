@@ -1,15 +1,15 @@
 """RMSNorm of rows, with the residual add that precedes it in a transformer layer fused in.
 
-    s            = x + residual, rounded to the residual's dtype        (s = x where there is no residual)
-    y            = s * rsqrt(mean(s^2) + eps) * w                       (w + 1 with plus_one)
-    residual_out = s
+    s         = x + residual, rounded to the residual's dtype           (s = x where there is no residual)
+    y         = s * rsqrt(mean(s^2) + eps) * w                          (w + 1 with plus_one)
+    residual' = s
 
-    tensor        axes    dtype                  layout                          mutated
-    x             (M, N)  fp32, fp16 or bf16     unit stride along N, any row    no
-    weight        (N)     x's                    contiguous                      no
-    residual      (M, N)  x's, or fp32           as x, its own row stride        no
-    y             (M, N)  x's                    contiguous                      returned
-    residual_out  (M, N)  residual's             contiguous                      returned; None without a residual
+    tensor     axes    dtype                  layout                          mutated
+    x          (M, N)  fp32, fp16 or bf16     unit stride along N, any row    no
+    weight     (N)     x's                    contiguous                      no
+    residual   (M, N)  x's, or fp32           as x, its own row stride        no
+    y          (M, N)  x's                    contiguous                      returned
+    residual'  (M, N)  residual's             contiguous                      returned as `residual`; None without one
 
 Numerics: sums and products in fp32. y is rounded once, after the weight (cast="after"); cast="before" rounds the
 normalised row too, as `weight * normed.to(dtype)` does. The norm sees the rounded sum, so that the fused add equals the
@@ -35,7 +35,7 @@ from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, 
 
 ROW_LIMIT = 16384
 """Longest row that is kept in registers: 32 fp32 values a thread in a block of 512 threads."""
-LOOP_BLOCK = 8192
+LOOP_BLOCK = 4096
 """Columns of one step over a longer row."""
 
 
@@ -230,7 +230,7 @@ def rmsnorm_fused(
     plus_one: int = 0,
     cast: str = "after",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """RMSNorm in one launch: (y, residual_out), residual_out None where there is no residual.
+    """RMSNorm in one launch: y and the new residual, which is None where there is no residual.
 
     Args:
         x: (M, N) fp32, fp16 or bf16, unit stride along N.
@@ -298,7 +298,7 @@ def reference(
     normed = summed / torch.sqrt(summed.square().mean(dim=-1, keepdim=True) + eps)
     if cast == "before":
         normed = normed.to(x.dtype).double()
-    return {"y": normed * (weight.double() + plus_one), "residual_out": None if residual is None else summed}
+    return {"y": normed * (weight.double() + plus_one), "residual": None if residual is None else summed}
 
 
 def make_inputs(case: Case, generator: Any) -> Inputs:
@@ -326,7 +326,7 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def traffic(case: Case) -> Traffic:
-    """Bytes of x, weight and residual read once, y and residual_out written once."""
+    """Bytes of x, weight and residual read once, y and the new residual written once."""
     rows = case.M * case.N * BYTES[case.dtype]
     residual = case.M * case.N * BYTES[residual_dtype(case)] if case.residual else 0
     return Traffic(read_bytes=rows + case.N * BYTES[case.dtype] + residual, written_bytes=rows + residual)
@@ -340,16 +340,14 @@ def flops(case: Case) -> int:
 TOLERANCE = {
     "fp32": Tolerance(1e-6, "order of the sum and rsqrt: a few 2^-24; 8e-8 seen"),
     "fp16": Tolerance(1e-3, "two roundings to fp16 of at most 2^-11 each; 2.1e-4 seen"),
-    "bf16": Tolerance(
-        8e-3, "two roundings to bf16 of at most 2^-8 each, or one truncation of at most 2^-7; 1.7e-3 rounded, 6.8e-3 truncated seen"
-    ),
+    "bf16": Tolerance(8e-3, "two roundings to bf16 of at most 2^-8 each, or one truncation of at most 2^-7; 1.7e-3 and 6.8e-3 seen"),
 }
 
 
 def tolerance(case: Case) -> Tolerance:
     """By dtype; a residual kept in fp32 is an fp32 sum whatever the case's dtype is."""
     found = TOLERANCE[case.dtype]
-    return replace(found, tensors={"residual_out": TOLERANCE["fp32"].rel_l2}) if case.residual == "fp32" else found
+    return replace(found, tensors={"residual": TOLERANCE["fp32"].rel_l2}) if case.residual == "fp32" else found
 
 
 PEER_ROWS = (1, 16, 128, 1024, 4096, 16384)
@@ -373,7 +371,8 @@ CASES = [
     Case(M=24, N=256, plus_one=1, dtype="bf16", tags="model cpu headline"),
     Case(M=4, N=256, plus_one=1, dtype="bf16", tags="model cpu"),
     *Case.grid(M=(64, 256, 384, 1536, 98304), N=256, plus_one=1, dtype="bf16", tags="model"),
-    *Case.grid(M=(4, 24), N=256, dtype=("fp32", "fp16", "bf16"), tags="cpu"),
+    *Case.grid(M=24, N=256, dtype="bf16"),
+    *Case.grid(M=4, N=256, dtype=("fp32", "fp16", "bf16"), tags="cpu"),
     # Mamba-130m: the residual stream stays in fp32 whatever the weights are.
     *Case.grid(M=1, N=768, residual=1, eps=1e-5, dtype="fp32", tags="model cpu"),
     *Case.grid(M=(1, 256), N=768, residual="fp32", eps=1e-5, dtype="bf16", tags="model"),
@@ -387,7 +386,7 @@ CASES = [
     *Case.grid(M=(64, 4096), N=5120, residual=1, strided=1, dtype="bf16"),
     *Case.grid(M=3, N=5000, residual=1, plus_one=1, eps=1e-5, cast="before", strided=1, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu"),
     # Rows that are no power of two, no multiple of a vector, one value long, longer than the registers hold.
-    *Case.grid(M=(3, 64, 1024), N=5000, dtype="bf16", tags="ragged"),
+    *Case.grid(M=(1, 64, 1024), N=5000, dtype="bf16", tags="ragged"),
     *Case.grid(M=2, N=5000, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu"),
     *Case.grid(M=5, N=1001, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu"),
     *Case.grid(M=37, N=256, residual=1, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu"),
@@ -407,7 +406,7 @@ KERNEL = Kernel(
     cases=CASES,
     make_inputs=make_inputs,
     reference=reference,
-    outputs=("y", "residual_out"),
+    outputs=("y", "residual"),
     tolerance=tolerance,
     traffic=traffic,
     flops=flops,

@@ -121,6 +121,11 @@ class Tolerance:
         """The relative L2 limit of one tensor."""
         return self.tensors.get(tensor, self.rel_l2)
 
+    @property
+    def loosest(self) -> float:
+        """The largest limit of any tensor."""
+        return max(self.rel_l2, *self.tensors.values()) if self.tensors else self.rel_l2
+
 
 @dataclass(frozen=True)
 class Traffic:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from harness.plan.plan import Plan
 
 
-@click.command(epilog="\b\nExample:\n  harness plan --matrix smoke --kernel rmsnorm --format json")
+@click.command(epilog="\b\nExample:\n  harness plan --matrix smoke --kind static --format json")
 @_options.matrix
 @_options.ref
 @_options.kernel

@@ -19,9 +19,8 @@ import harness
 from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
-from harness.plan.matrix import Expected
 from harness.plan.plan import Plan
-from harness.records import Cell, Record, Status
+from harness.records import Cell, Expected, Record, Status
 
 Key = tuple[str, Cell]
 """A kind and a cell: what a plan expects and a run answers."""
@@ -70,6 +69,7 @@ def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]
         "code_digest": tree.code_digest,
         "matrix": plan.matrix,
         "options": options,
+        "declared": {k.name: {"variants": k.variants, "cases": [c.case for c in k.cases]} for k in plan.description.kernels},
         "expected": [{"cell": str(e.cell), "kind": e.kind, "limit": e.limit} for e in plan.expected],
     }
 

@@ -63,4 +63,6 @@ def _tally(findings: Sequence[Finding]) -> str:
     """`2 BROKEN (crash), 3 MISSING (no_record)`."""
     counts = Counter((f.verdict, f.reason) for f in findings)
     order = list(Verdict)
-    return ", ".join(f"{n} {verdict} ({reason})" for (verdict, reason), n in sorted(counts.items(), key=lambda i: (order.index(i[0][0]), -i[1])))
+    return ", ".join(
+        f"{n} {verdict} ({reason})" for (verdict, reason), n in sorted(counts.items(), key=lambda i: (order.index(i[0][0]), -i[1]))
+    )

@@ -33,8 +33,8 @@ class Reason(StrEnum):
 
     text: str
 
-    def __new__(cls, code: str, text: str) -> Reason:
-        """A member is its code; the sentence rides along."""
+    def __new__(cls, code: str, text: str = "") -> Reason:
+        """A member is its code; the sentence rides along (and is not needed to look a code up)."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.text = text
@@ -120,7 +120,7 @@ class Side:
 
     Args:
         ref: as the user wrote it.
-        commit: the commit of the records, which is `distance` commits with other code behind the ref.
+        commit: the commit of the records, found `distance` changes of the code behind the ref.
         code_digest: of the code that the records ran.
         dirty: the code is not that of the commit.
         records: of one arm.

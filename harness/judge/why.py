@@ -42,7 +42,7 @@ def explain(base: Index, head: Index, cell: Cell, kind: str, metric: str, side: 
     for one in kinds:
         sides = [index.get((cell, one)) for index in (base, head)]
         for name in dict.fromkeys(n for m in sides if m for n in m.names()):
-            pair = [_shown(m, name) for m in sides]
+            pair = [shown_value(m, name) for m in sides]
             if name != metric and pair != [None, None]:
                 values[name] = pair
     return {"metrics": values, "changed": _changed(base, head, cell, kind), "reproduce": _command(head, cell, kind, side)}
@@ -50,10 +50,6 @@ def explain(base: Index, head: Index, cell: Cell, kind: str, metric: str, side: 
 
 def shown_value(measured: Measured | None, metric: str) -> float | None:
     """A value to show, be its record valid or not; it is compared with nothing."""
-    return _shown(measured, metric)
-
-
-def _shown(measured: Measured | None, metric: str) -> float | None:
     return next((r.value for r in measured.of(metric) if r.value is not None), None) if measured else None
 
 

@@ -1,7 +1,7 @@
 """The pytest plugin of job files: options, the `subject`, `record` and `clock` fixtures, and what becomes of a failure.
 
 Inside a launch the engine sets `launch_request` and every cell's readings go to the supervisor. A job file also runs
-by itself, `pytest jobs/correctness.py --kernel rmsnorm --device cpu`, and then the readings are printed.
+by itself, `pytest jobs/correctness.py --kernel GLOB --device cpu`, and then the readings are printed.
 """
 
 from __future__ import annotations

@@ -128,9 +128,9 @@ def _read(workspace: Workspace) -> Description:
 
     def limit(kind: str, kernel: Kernel, case: Case) -> float | None:
         if kind == "correctness":
-            return kernel.tolerance_of(case).rel_l2
+            return kernel.tolerance_of(case).loosest
         if kind == "drift" and kernel.drift is not None:
-            return kernel.drift.tolerance_of(case).rel_l2
+            return kernel.drift.tolerance_of(case).loosest
         return None
 
     loaded = load_kernels(workspace)

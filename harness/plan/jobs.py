@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.plan.describe import KindInfo
-from harness.plan.matrix import Expected
-from harness.records import Cell
+from harness.records import Cell, Expected
 
 JOB_SECONDS = 300.0
 

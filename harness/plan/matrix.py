@@ -13,7 +13,7 @@ from harness.authoring.model import TAGS
 from harness.devices.table import Device, resolve_devices
 from harness.errors import UnknownNameError, WorkspaceError
 from harness.plan.describe import Description, KindInfo
-from harness.records import Cell
+from harness.records import Cell, Expected
 
 INTERPRETER = "cpu"
 """The device that every machine has: Triton's interpreter. It runs only cases tagged `cpu`."""
@@ -26,15 +26,6 @@ class Entry:
     kind: str
     devices: tuple[str, ...]
     tags: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One planned cell of one kind, and its error tolerance where it has one."""
-
-    cell: Cell
-    kind: str
-    limit: float | None
 
 
 @dataclass(frozen=True)

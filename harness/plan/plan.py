@@ -10,9 +10,10 @@ from harness.errors import Undecided
 from harness.plan.describe import Description, describe
 from harness.plan.git import Git
 from harness.plan.jobs import Job, make_jobs
-from harness.plan.matrix import Expected, Filters, expand, read_matrix
+from harness.plan.matrix import Filters, expand, read_matrix
 from harness.plan.refs import resolve
 from harness.plan.trees import Tree, checkout
+from harness.records import Expected
 
 
 @dataclass(frozen=True)

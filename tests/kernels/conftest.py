@@ -44,7 +44,7 @@ def load_module(name: str) -> ModuleType:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cpu_cell" in metafunc.fixturenames:
         kernel: Kernel = load_module(metafunc.module.KERNEL_NAME).KERNEL
-        cells = [(v, c) for v, variant in kernel.variants.items() for c in kernel.cases if "cpu" in c.tags and variant.cases(c)]
+        cells = [(v, c) for v in kernel.variants for c in kernel.cases if "cpu" in c.tags and kernel.variant(v).cases(c)]
         metafunc.parametrize("cpu_cell", cells, ids=[f"{v}/{c.key}" for v, c in cells])
 
 

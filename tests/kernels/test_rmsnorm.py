@@ -81,11 +81,11 @@ def test_reference_is_the_formula_in_fp64(kernel: Kernel) -> None:
     x, weight, rms = torch.tensor([[3.0, 4.0]]), torch.tensor([2.0, 1.0]), 12.5**0.5
     plain = kernel.reference(x, weight, residual=None, eps=0.0, plus_one=0, cast="after")
     added = kernel.reference(x - 1, weight, residual=torch.ones(1, 2), eps=0.0, plus_one=1, cast="after")
-    assert plain["residual_out"] is None
+    assert plain["residual"] is None
     assert plain["y"].dtype == torch.float64
     assert [6.0 / rms, 4.0 / rms] == pytest.approx(plain["y"][0].tolist(), rel=1e-15)
     assert [9.0 / rms, 8.0 / rms] == pytest.approx(added["y"][0].tolist(), rel=1e-15)
-    assert torch.equal(torch.tensor([[3.0, 4.0]]).double(), added["residual_out"])
+    assert torch.equal(torch.tensor([[3.0, 4.0]]).double(), added["residual"])
 
 
 # What each option means

@@ -49,6 +49,7 @@ def measure_ceilings(session: ClockSession) -> Ceilings:
     """Measure the unit's ceilings with buffers of 4 GiB, or of what fits.
 
     Raises:
+        InvalidTiming: negative_time, no_valid_samples or host_clock.
         HarnessError: there is not enough memory for buffers that no cache holds.
     """
     device = session.device
@@ -76,6 +77,7 @@ def _best(session: ClockSession, calls: Sequence[Call], touched: int) -> float:
         device.run(call)
         graph = device.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
         batch = session.take([graph], REPLAYS_A_SAMPLE, SAMPLES)
+        session.check_host([batch])
         best_us = min(best_us, statistics.median(batch.samples))
         graph.release()
     return touched / (best_us * 1e3)

@@ -121,10 +121,11 @@ def _node_us(session: ClockSession, calls: Sequence[Call]) -> float:
     device = session.device
     cap = device.limits.max_graph_nodes
     passes = max(1, min(LEAST_SAMPLE_NODES, cap) // len(calls))
+    replays = max(1, LEAST_SAMPLE_NODES // (passes * len(calls)))
     graph = device.capture(list(calls) * passes, device.new_pool())
-    batch = session.take([graph] * max(1, LEAST_SAMPLE_NODES // (passes * len(calls))), passes, SAMPLES)
+    batch = session.take([graph] * replays, passes * replays, SAMPLES)
     graph.release()
-    return statistics.median(batch.samples) / max(1, LEAST_SAMPLE_NODES // (passes * len(calls)))
+    return statistics.median(batch.samples)
 
 
 def _touch_us(session: ClockSession, grids: Sequence[Grid]) -> float:

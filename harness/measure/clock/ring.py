@@ -84,12 +84,16 @@ def is_warm(touched: int, limits: Limits, fraction: float) -> bool:
     return touched <= fraction * limits.last_level_cache_bytes
 
 
-def estimate_bytes(one: Footprint, slots: int, *, programs: int = 1) -> int:
-    """Memory that a ring needs: its inputs, outputs of each program that is captured over it, one scratch slot, and making a content.
+def estimate_bytes(one: Footprint, slots: int, programs: int = 1) -> int:
+    """Memory that measuring with a ring takes: inputs of the slots, outputs of the programs, one scratch slot, making a content.
 
     Making a content takes up to four times its size, since it is drawn in fp32 and then rounded.
+
+    Args:
+        slots: allocated.
+        programs: programs over all of them that are captured at a time.
     """
-    return slots * (one.allocated + programs * one.outputs) + one.allocated + one.outputs + 4 * one.allocated
+    return (slots + 5) * one.allocated + (programs * slots + 1) * one.outputs
 
 
 def split(nodes: Sequence[int], cap: int) -> list[slice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ class ClockSession:
         device: the device in hand.
         seed: from which every content of this launch is drawn; base and head of a pair share it.
         facts: what earlier launches of the lease found out about the unit; new findings are added to it.
-        canaries: canary readings of the lease, kept beside each figure.
+        canaries: canary times of the lease (us) in the order taken, kept beside each figure.
         fault: why no number of this launch may be used, once that is known.
     """
 
@@ -51,7 +51,7 @@ class ClockSession:
     seed: int
     facts: LeaseFacts = field(default_factory=LeaseFacts)
     settings: ClockSettings = field(default_factory=ClockSettings)
-    canaries: Mapping[str, float] = field(default_factory=dict)
+    canaries: Sequence[float] = ()
     fault: InvalidTiming | None = None
     _busy_until_ns: int | None = None
     _eviction: Graph | None = None
@@ -102,7 +102,11 @@ class ClockSession:
             while device.now_ns() < end:
                 graph.replay()
                 device.synchronize()
-        self._busy_until_ns = device.now_ns()
+        self.note_busy()
+
+    def note_busy(self) -> None:
+        """The device has worked until now."""
+        self._busy_until_ns = self.device.now_ns()
 
     def take(self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None) -> Batch:
         """Take consecutive samples. The device never idles between them, and runs one more replay before the first.
@@ -120,10 +124,10 @@ class ClockSession:
             InvalidTiming: negative_time or no_valid_samples.
         """
         device = self.device
+        self.keep_warm()
         if prepare is not None:
             prepare()
             device.synchronize()
-        self.keep_warm()
         begin = device.now_ns()
         marks = [device.mark()]
         for _ in range(1 + count):
@@ -131,8 +135,8 @@ class ClockSession:
                 graph.replay()
             marks.append(device.mark())
         device.synchronize()
-        self._busy_until_ns = device.now_ns()
-        wall_us = (self._busy_until_ns - begin) / 1000
+        wall_us = (device.now_ns() - begin) / 1000
+        self.note_busy()
         elapsed = [device.elapsed_us(a, b) for a, b in pairwise(marks)]
         check_elapsed(elapsed)
         return Batch(tuple(us / calls for us in elapsed[1:]), device.elapsed_us(marks[0], marks[-1]), wall_us)
@@ -154,7 +158,7 @@ class ClockSession:
             end = device.mark()
             device.synchronize()
             elapsed.append(device.elapsed_us(begin, end))
-        self._busy_until_ns = device.now_ns()
+        self.note_busy()
         check_elapsed(elapsed)
         return [us / calls for us in elapsed]
 
@@ -171,9 +175,17 @@ class ClockSession:
             return batches[-1].samples
 
         sampled = self.sample(take, calls, budget_s)
+        self.check_host(batches)
+        return sampled
+
+    def check_host(self, batches: Sequence[Batch]) -> None:
+        """Hold the device's clock against the host's over some batches.
+
+        Raises:
+            InvalidTiming: host_clock.
+        """
         wall, device = sum(b.wall_us for b in batches), sum(b.device_us for b in batches)
         check_host_clock(wall, device, len(batches) * HOST_FLOORS * self.clock.host_us, self.settings.host_tolerance)
-        return sampled
 
     def sample(self, take: Callable[[int], Sequence[float]], calls: int, budget_s: float) -> Sampled:
         """Take samples of one figure until it is known well enough.

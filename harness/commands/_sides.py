@@ -1,0 +1,228 @@
+"""The two sides of a diff: which results stand for which ref, and static rows compiled on the spot where one side has
+none, so that both sides are compiled by one stack.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.authoring.workspace import Workspace
+from harness.dispatch.local import LocalDispatcher
+from harness.dispatch.run import describe_run, execute, new_run_id
+from harness.errors import RefError, Undecided
+from harness.judge.model import Side
+from harness.plan.git import Git
+from harness.plan.jobs import make_jobs
+from harness.plan.matrix import Filters
+from harness.plan.plan import Plan, plan_tree
+from harness.plan.refs import ancestors, merge_base, resolve, split_range
+from harness.plan.trees import Tree, tree_of_commit
+from harness.records import Cell, Expected, Record, Status
+from harness.store.files import read_parquet
+from harness.store.lookup import Found, Results
+from harness.store.runs import RunStore
+
+ON_THE_SPOT = "on_the_spot"
+STATIC = "static"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A ref of the command line, and what it stands for."""
+
+    ref: str
+    resolved: str
+    commit: str | None
+    tree: Tree | None
+    code_digest: str
+    dirty: bool
+    found: Found | None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a diff judges, and what a reader should know of how it was put together."""
+
+    base: Side
+    head: Side
+    notes: tuple[str, ...]
+
+
+class Assembler:
+    """Builds the sides of `A..B`.
+
+    Args:
+        say: prints a line of progress.
+        compile_missing: compile static rows that a side lacks.
+    """
+
+    def __init__(self, workspace: Workspace, store: RunStore, say: Callable[[str], None], *, compile_missing: bool) -> None:
+        self.workspace, self.store, self.say = workspace, store, say
+        self.results = Results(store, workspace.baselines_dir)
+        self.git = Git(workspace.root)
+        self.compile = compile_missing and importlib.util.find_spec("triton") is not None
+        self.notes: list[str] = []
+
+    def sides(self, text: str, *, exact: bool, matrix: str) -> Sides:
+        """The sides of a range.
+
+        Raises:
+            RefError: a ref does not resolve.
+            Undecided: no merge base; or both sides are the same records.
+        """
+        base_ref, head_ref = split_range(text)
+        head = self._named(head_ref)
+        base, distance = self._base(base_ref, head, exact=exact)
+        if base.found and head.found and base.found.sources == head.found.sources and base.code_digest == head.code_digest:
+            raise Undecided(
+                f"to compare {text}",
+                f"both sides are the same records ({', '.join(sorted(base.found.sources))}): the code is equal",
+                "submit head for records of its own, or compare other refs",
+            )
+        expected = self._expected(head, matrix)
+        head_records = list(head.found.records) if head.found else []
+        base_records = self._in_scope(list(base.found.records) if base.found else [], expected, head)
+        base_records, head_records = self._compile_static(base, head, base_records, head_records, expected, matrix)
+        return Sides(
+            Side(
+                ref=base_ref,
+                commit=base.commit,
+                code_digest=base.code_digest,
+                distance=distance,
+                dirty=base.dirty,
+                records=tuple(base_records),
+                expected=None,
+            ),
+            Side(
+                ref=head_ref,
+                commit=head.commit,
+                code_digest=head.code_digest,
+                dirty=head.dirty,
+                records=tuple(head_records),
+                expected=tuple(expected),
+            ),
+            tuple(self.notes),
+        )
+
+    def _named(self, ref: str) -> Named:
+        if ref.startswith("run:"):
+            found = self.results.run(ref.removeprefix("run:"))
+            run = found.runs[0]
+            tree = Tree(ref, f"run {run['run_id']} of {run['resolved']}", run["commit"], run["tree"], run["code_digest"], run["dirty"])
+            return self._of_tree(ref, tree, found)
+        if (path := Path(ref)).exists() and (path.suffix == ".parquet" or any(path.glob("device=*"))):
+            records = tuple(read_parquet(path))
+            digests = {(r.commit, r.code_digest, r.dirty) for r in records}
+            if len(digests) != 1:
+                raise RefError(f"the records of {ref}", f"they are of {len(digests)} commits", "name a file or folder of one run")
+            ((commit, digest, dirty),) = digests
+            return Named(ref, f"{path}", commit, None, digest, dirty, Found(records, (), frozenset(r.run_id for r in records)))
+        tree = resolve(self.git, ref)
+        return self._of_tree(ref, tree, self.results.of(tree.code_digest, dirty=tree.dirty))
+
+    def _of_tree(self, ref: str, tree: Tree, found: Found | None) -> Named:
+        return Named(ref, tree.resolved, tree.commit, tree, tree.code_digest, tree.dirty, found)
+
+    def _base(self, ref: str, head: Named, *, exact: bool) -> tuple[Named, int]:
+        named = self._named(ref)
+        if ref.startswith("run:") or named.tree is None:
+            return named, 0
+        if named.commit is None or head.commit is None:
+            raise RefError(f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID")
+        if exact and named.tree.dirty:
+            return named, 0
+        commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
+        # a run is never its own baseline
+        exclude = head.found.sources if head.found and head.ref.startswith("run:") else frozenset()
+        for ancestor in ancestors(self.git, commit):
+            if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude):
+                if ancestor.commits:
+                    self.notes.append(
+                        f"base {commit[:12]} has no results: those of {ancestor.commit[:12]} stand in, {ancestor.commits} commits "
+                        f"and {ancestor.distance} changes of code before it"
+                    )
+                tree = tree_of_commit(self.git, ancestor.commit, ref, f"{ref} at {ancestor.commit[:12]}")
+                return self._of_tree(ref, tree, found), ancestor.distance
+        return self._of_tree(ref, tree_of_commit(self.git, commit, ref, f"{ref} at {commit[:12]}"), None), 0
+
+    def _expected(self, head: Named, matrix: str) -> list[Expected]:
+        """What head's plan asks for: that of its runs; of the matrix where nothing was run."""
+        runs = [run for run in (head.found.runs if head.found else ()) if run["options"].get("purpose") != ON_THE_SPOT]
+        if runs:
+            merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
+            return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
+        if head.tree is not None and self.compile:
+            self.notes.append(f"head {head.resolved} was never run: only what can be compiled here is compared (harness submit --ref {head.ref})")
+            return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
+        if head.found is None:
+            raise Undecided(f"the results of {head.ref}", "none are stored", f"harness submit --ref {head.ref}")
+        keys = sorted({(r.kind, r.cell) for r in head.found.records})
+        return [Expected(cell, kind, None) for kind, cell in keys]
+
+    def _in_scope(self, records: list[Record], expected: Sequence[Expected], head: Named) -> list[Record]:
+        """Base's records that head's plan asks for, and those of cells that head's code no longer has."""
+        asked = {(e.kind, e.cell) for e in expected}
+        declared = [run["declared"] for run in (head.found.runs if head.found else ())][:1]
+
+        def gone(cell: Cell) -> bool:
+            if not declared:
+                return False
+            kernel = declared[0].get(cell.kernel)
+            return kernel is None or cell.variant not in kernel["variants"] or cell.case not in kernel["cases"]
+
+        kept = [r for r in records if (r.kind, r.cell) in asked or gone(r.cell)]
+        if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
+            self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
+        return kept
+
+    def _compile_static(
+        self, base: Named, head: Named, base_records: list[Record], head_records: list[Record], expected: Sequence[Expected], matrix: str
+    ) -> tuple[list[Record], list[Record]]:
+        asked = {e.cell for e in expected if e.kind == STATIC}
+        lacking = asked - set(_stacks(head_records))
+        if lacking:
+            head_records = self._with_static(head, head_records, lacking, matrix)
+        differing = {cell for cell in asked if _stacks(base_records).get(cell) != _stacks(head_records).get(cell)}
+        if differing:
+            base_records = self._with_static(base, base_records, differing, matrix)
+        still = {c for c, stack in _stacks(base_records).items() if c in asked and _stacks(head_records).get(c) not in (None, stack)}
+        if still:
+            head_records = self._with_static(head, head_records, still, matrix)
+        return base_records, head_records
+
+    def _with_static(self, side: Named, records: list[Record], cells: Collection[Cell], matrix: str) -> list[Record]:
+        """The records with static rows of `cells` compiled here in the place of those they had."""
+        if side.tree is None or not self.compile:
+            why = "the code of a file is not known" if side.tree is None else "compiling is off, or the extra `kernels` is not installed"
+            self.notes.append(f"{len(cells)} static cells of {side.ref} are missing and not compiled here: {why}")
+            return records
+        devices = tuple(sorted({c.device for c in cells}))
+        plan = plan_tree(self.workspace, self.git, side.tree, matrix, Filters(devices=devices, kinds=(STATIC,)))
+        wanted = tuple(e for e in plan.expected if e.cell in cells)
+        if not wanted:
+            return records
+        fresh = self._run(replace(plan, expected=wanted, jobs=tuple(make_jobs(wanted, plan.description.kinds, side.code_digest))))
+        return [r for r in records if r.kind != STATIC or r.cell not in cells] + fresh
+
+    def _run(self, plan: Plan) -> list[Record]:
+        self.say(f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU")
+        now = datetime.now(UTC)
+        options: dict[str, Any] = {"filters": {}, "require": [], "purpose": ON_THE_SPOT}
+        run = describe_run(plan, new_run_id(now), now, options)
+        outcome = execute(plan, LocalDispatcher(), self.store, run, self.workspace.runs_dir / run["run_id"])
+        return [r for r in outcome.records if r.status != Status.NO_CAPACITY]
+
+
+def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
+    """Cell -> compiler stack of its static rows, of cells that were compiled or failed to."""
+    return {
+        r.cell: (r.environment.get("triton"), r.environment.get("compiler"))
+        for r in records
+        if r.kind == STATIC and not Status(r.status).resumable and not Status(r.status).undecided
+    }
+

@@ -1,0 +1,224 @@
+"""A program: calls over a ring, and moves of a cycle's cursor, captured in graphs that are replayed in turn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.authoring.model import Cycle
+from harness.errors import HarnessError
+from harness.measure.clock.content import group
+from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
+from harness.measure.clock.ring import fit_repetitions, split
+from harness.measure.clock.slots import SlotRing, make_content
+from harness.measure.clock.validity import InvalidTiming, Reason
+from harness.measure.subject import Subject
+
+ADVANCE = None
+"""The step that moves the cursor of every slot; every other step is the slot that is called on."""
+Step = int | None
+
+
+@dataclass
+class Program:
+    """Captured steps.
+
+    Args:
+        graphs: replayed in turn.
+        repeats: how often they are replayed for one sample.
+        steps: what one replay of the graphs does.
+        outputs: what the last captured call on each slot returned.
+    """
+
+    graphs: tuple[Graph, ...]
+    repeats: int
+    steps: tuple[Step, ...]
+    outputs: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def replays(self) -> tuple[Graph, ...]:
+        """The graphs of one sample."""
+        return self.graphs * self.repeats
+
+    @property
+    def calls(self) -> int:
+        """Calls in one sample."""
+        return sum(step is not ADVANCE for step in self.steps) * self.repeats
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that are called on, each once."""
+        return tuple(dict.fromkeys(step for step in self.steps if step is not ADVANCE))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all graphs."""
+        return sum(graph.nodes for graph in self.graphs)
+
+    def replay(self) -> None:
+        """Replay every graph once."""
+        for graph in self.graphs:
+            graph.replay()
+
+    def release(self) -> None:
+        """Drop the graphs and what they hold."""
+        for graph in self.graphs:
+            graph.release()
+        self.outputs.clear()
+
+
+@dataclass
+class Bench:
+    """One cell set up for timing: its ring, and how its calls are captured.
+
+    Args:
+        ring: inputs of every slot.
+        slots: how many of them make the cold ring; further ones are there to double it.
+        scratch: one more slot, for eager calls beside the graphs.
+        contents: seeds of the distinct contents of the ring.
+        pool: memory that all its graphs share.
+        probes: graphs of one call and of one move; a pool lives as long as one of its graphs does, so they stay to the end.
+        nodes: nodes of one call.
+        advance_nodes: nodes of one move of the cursor.
+        grids: the grid of each kernel of one call.
+        data_hash: hash of the ring's first content.
+    """
+
+    subject: Subject
+    device: TimedDevice
+    ring: SlotRing
+    scratch: SlotRing
+    slots: int
+    contents: tuple[int, ...]
+    pool: Any
+    probes: list[Graph] = field(default_factory=list)
+    nodes: int = 0
+    advance_nodes: int = 0
+    grids: tuple[Grid | None, ...] = ()
+    data_hash: str = ""
+
+    @property
+    def cycle(self) -> Cycle | None:
+        """The kernel's cycle, where it has one."""
+        return self.subject.kernel.cycle
+
+    @property
+    def cycle_length(self) -> int:
+        """Steps in a whole cycle; 1 for a kernel without."""
+        return self.cycle.length(self.subject.case) if self.cycle else 1
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """Inputs that calls or the cursor's moves change."""
+        return frozenset(self.subject.variant.mutates or ()) | ({self.cycle.cursor} if self.cycle else frozenset())
+
+    def reset(self) -> None:
+        """Give every slot the content it began with, in what calls change."""
+        if self.changing:
+            self.ring.fill(self.contents, self.subject, self.changing)
+
+    def call(self, slot: int) -> Call:
+        """The call of the variant on one slot, as a user makes it."""
+        return functools.partial(self.subject.variant.call, **self.ring.inputs(slot))
+
+    def advance(self) -> Call:
+        """The move of every slot's cursor by one step."""
+        assert self.cycle is not None
+        name = self.cycle.cursor
+        inputs = {**self.ring.inputs(0), name: self.ring.everywhere(name)}
+        return functools.partial(self.cycle.advance, inputs)
+
+    def prepare(self) -> None:
+        """Compile everything by eager calls, then count what one call captures.
+
+        Raises:
+            InvalidTiming: kernel_count, where a captured call launches nothing.
+            HarnessError: the cursor shares its memory with other inputs.
+        """
+        device = self.device
+        self.scratch.load(0, make_content(self.subject, self.contents[0]))
+        self._check_cursor()
+        call = functools.partial(self.subject.variant.call, **self.scratch.inputs(0))
+        for _ in range(2):  # a first call may tune itself, and then launches other kernels
+            device.run(call)
+        device.synchronize()
+        self.probes.append(device.capture([call], self.pool))
+        self.nodes, self.grids = self.probes[-1].nodes, self.probes[-1].grids
+        if self.nodes == 0:
+            raise InvalidTiming(Reason.KERNEL_COUNT, "a captured call launches nothing: its answer is remembered, or made by the host")
+        if self.cycle is not None:
+            advance = self.advance()
+            device.run(advance)
+            self.probes.append(device.capture([advance], self.pool))
+            self.advance_nodes = self.probes[-1].nodes
+            self.reset()
+
+    def _check_cursor(self) -> None:
+        if self.cycle is None:
+            return
+        name = self.cycle.cursor
+        shared = next((g.names for g in group(self.scratch.inputs(0), self.subject.torch_device) if name in g.names), frozenset())
+        if shared != {name}:
+            raise HarnessError(
+                f"advance the cursor {name!r} of {self.subject.cell}",
+                f"it shares memory with {', '.join(sorted(shared - {name})) or 'nothing, and is no tensor on the device'}",
+                "give the cursor a tensor of its own in make_inputs",
+            )
+
+    @property
+    def one_pass(self) -> tuple[Step, ...]:
+        """One call on each slot of the ring."""
+        return tuple(range(self.slots))
+
+    def capture(self, steps: Sequence[Step], repetitions: int = 1) -> Program:
+        """Capture steps so that one sample does them `repetitions` times, within the device's cap on nodes.
+
+        Raises:
+            InvalidTiming: kernel_count, where the graphs hold other nodes than as many single calls.
+        """
+        per_step = [self.advance_nodes if step is ADVANCE else self.nodes for step in steps]
+        captured, repeats = fit_repetitions(repetitions, sum(per_step), self.device.limits.max_graph_nodes)
+        program = Program((), repeats, tuple(steps) * captured)
+        calls = [self.advance() if step is ADVANCE else self._keeping(step, program) for step in program.steps]
+        return self.capture_calls(program, calls, per_step * captured)
+
+    def capture_calls(self, program: Program, calls: Sequence[Call], nodes: Sequence[int]) -> Program:
+        """Capture the calls of a program, of which each is known to have so many nodes.
+
+        Raises:
+            InvalidTiming: kernel_count.
+        """
+        graphs: list[Graph] = []
+        for part in split(nodes, self.device.limits.max_graph_nodes):
+            graphs.append(self.device.capture(calls[part], self.pool))
+            if graphs[-1].nodes != sum(nodes[part]):
+                found = f"a graph of {len(calls[part])} calls has {graphs[-1].nodes} nodes, not {sum(nodes[part])}: some calls launch less"
+                raise InvalidTiming(Reason.KERNEL_COUNT, found)
+        program.graphs = tuple(graphs)
+        return program
+
+    def _keeping(self, slot: int, program: Program) -> Call:
+        """The call on one slot that keeps what it returns, so that calls on other slots write elsewhere.
+
+        A later call on the same slot replaces it: only as many outputs are alive as there are slots.
+        """
+        call = self.call(slot)
+
+        def keep() -> None:
+            program.outputs[slot] = call()
+
+        return keep
+
+
+def make_bench(subject: Subject, device: TimedDevice, slots: int, seed: int, contents: int, *, allocated: int) -> Bench:
+    """Allocate and fill the ring of a cell: `contents` distinct contents from seed on, repeated over `allocated` slots."""
+    seeds = tuple(range(seed, seed + min(contents, slots)))
+    template = make_content(subject, seed)
+    ring, scratch = (SlotRing(template, n, subject.torch_device) for n in (allocated, 1))
+    del template
+    bench = Bench(subject, device, ring, scratch, slots, seeds, device.new_pool())
+    bench.data_hash = ring.fill(seeds, subject)
+    return bench
+

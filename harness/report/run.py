@@ -1,0 +1,142 @@
+"""The summary of a submit as plain text: what was proved, where, what was not measured, what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.judge.index import Key, Measured, index, reached
+from harness.judge.model import INTERPRETER, Side
+from harness.records import Cell, Record, Status
+from harness.report import words
+
+LISTED = 20
+"""Rows of one list; the rest is counted."""
+WIDTH = 200
+"""Characters of a record's own words."""
+
+_DONE = {"static": "compiled", "correctness": "right", "drift": "within tolerance", "latency": "timed"}
+"""What an `ok` of a kind means."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    cell: Cell
+    kind: str
+    status: Status
+    reason: str
+
+    def __str__(self) -> str:
+        reason = self.reason if len(self.reason) <= WIDTH else self.reason[: WIDTH - 3] + "..."
+        return f"{self.cell}  {self.kind}  {self.status}" + (f": {reason}" if reason else "")
+
+
+def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """The summary, for a reader who has never seen one.
+
+    Args:
+        run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
+            `by_status`, `required_missing`, `exit_code`.
+        records: the run's; of a paired run, those of head.
+
+    Raises:
+        Undecided: a cell has two answers.
+    """
+    heads = tuple(r for r in records if r.arm == "head")
+    answers = index(Side(ref=run["ref"], commit=run["commit"], code_digest=run["code_digest"], records=heads, expected=None))
+    ended = [_ended(Cell.parse(e["cell"]), e["kind"], answers) for e in run["expected"]]
+    failed = [e for e in ended if e.status.failed]
+    undecided = [e for e in ended if e.status.undecided or e.status is Status.CANCELLED]
+    sections = (
+        _top(run),
+        _section("Proved", _proved(ended)),
+        _section("Failed", _list(failed, run["run_id"])),
+        _section("Undecided", _list(undecided, run["run_id"])),
+        _section("Not measured", _absent(ended)),
+        _section("Next", _next(run, ended, failed)),
+        _bottom(ended, heads),
+    )
+    return "\n\n".join("\n".join(s) for s in sections if s)
+
+
+def _ended(cell: Cell, kind: str, answers: Mapping[Key, Measured]) -> _Ended:
+    measured = answers.get((cell, kind))
+    if measured is None:
+        return _Ended(cell, kind, Status.LOST, "the run has no record of it")
+    return _Ended(cell, kind, measured.status, words.one_line(measured.reason))
+
+
+def _top(run: Mapping[str, Any]) -> list[str]:
+    code, cells = run["exit_code"], words.count(len(run["expected"]), "cell")
+    counts = ", ".join(f"{n} {status}" for status, n in run["by_status"].items())
+    return [
+        f"{words.CONCLUSIONS[code].upper()} (exit code {code}): {cells}: {counts}",
+        f"  run {run['run_id']}, matrix {run['matrix']}, {run['resolved']}, {words.side({**run, 'distance': 0})}",
+    ]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines)] if lines else []
+
+
+def _proved(ended: Sequence[_Ended]) -> list[str]:
+    """A line a device: how many cells of each kind ended well, of those that were tried."""
+    tried: defaultdict[str, defaultdict[str, Counter[Status]]] = defaultdict(lambda: defaultdict(Counter))
+    for one in ended:
+        if one.status is not Status.NO_CAPACITY:
+            tried[one.cell.device][one.kind][one.status] += 1
+    width = max(map(len, tried), default=0)
+    return [
+        f"{device:<{width}}  {'; '.join(_kind(device, *kind) for kind in sorted(kinds.items()))}" for device, kinds in sorted(tried.items())
+    ]
+
+
+def _kind(device: str, kind: str, statuses: Counter[Status]) -> str:
+    skipped = f" ({statuses[Status.SKIPPED]} skipped)" if statuses[Status.SKIPPED] else ""
+    clock = " by the interpreter, which says nothing of a GPU" if kind == "latency" and device == INTERPRETER else ""
+    return f"{kind}: {statuses[Status.OK]} of {statuses.total()} {_DONE.get(kind, 'ok')}{clock}{skipped}"
+
+
+def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
+    more = len(ended) - LISTED
+    return [*map(str, ended[:LISTED]), *([f"and {more} more; `harness show {run_id}` lists them all"] if more > 0 else [])]
+
+
+def _absent(ended: Sequence[_Ended]) -> list[str]:
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in ended:
+        if one.status is Status.NO_CAPACITY:
+            counts[one.cell.device][one.kind] += 1
+    width = max(map(len, counts), default=0)
+    return [
+        f"{device:<{width}}  no_capacity, {words.count(kinds.total(), 'cell')}: "
+        + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+        for device, kinds in sorted(counts.items())
+    ]
+
+
+def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_Ended]) -> list[str]:
+    run_id = run["run_id"]
+    absent = sorted({e.cell.device for e in ended if e.status is Status.NO_CAPACITY})
+    steps = []
+    if failed:
+        cell, kind = failed[0].cell, failed[0].kind
+        ref = run["commit"] if run["commit"] and not run["dirty"] else "worktree"
+        steps.append(f"run the first failure again: harness submit --ref {ref} --kernel {cell.kernel} --device {cell.device} --kind {kind}")
+    if run["required_missing"]:
+        steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
+    if any(e.status.resumable and e.status is not Status.NO_CAPACITY for e in ended):
+        steps.append(f"run what was cut short: harness submit --resume {run_id}")
+    if absent:
+        steps.append(f"measure {', '.join(absent)}: run the same command where one is; --require NAME makes its absence an error")
+    if not steps:
+        steps.append(f"see what a change does: harness diff run:{run_id}..worktree")
+    return steps
+
+
+def _bottom(ended: Sequence[_Ended], records: Sequence[Record]) -> list[str]:
+    arrived = {r.device for r in records if reached(r)}
+    line = words.gpus({device: device in arrived for device in sorted({e.cell.device for e in ended} - {INTERPRETER})})
+    return [line] if line else []

@@ -1,0 +1,71 @@
+"""How values, changes and names are written in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.metrics import Rule
+
+CONCLUSIONS = {0: "pass", 1: "fail", 3: "undecided", 130: "stopped"}
+"""The word for an exit code."""
+
+
+def number(value: float | None) -> str:
+    """Six digits at most; `-` where there is none."""
+    return "-" if value is None else f"{value:.6g}"
+
+
+def change(finding: Mapping[str, Any]) -> str:
+    """`+12.5 %` for a size or a time, `3.20x` for an error, `-` where there is no ratio."""
+    return change_of(finding["ratio"], finding["rule"])
+
+
+def change_of(ratio: float | None, rule: str) -> str:
+    """As `change`, of a ratio of head over base."""
+    if ratio is None:
+        return "-"
+    return f"{ratio:.2f}x" if rule == Rule.ERROR else percent(ratio)
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change: 1.125 -> `+12.5 %`."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def one_line(text: str | None) -> str:
+    """Text of a record on one line."""
+    return " ".join((text or "").split())
+
+
+def side(data: Mapping[str, Any]) -> str:
+    """Commit and code of one side: `0123456789ab (dirty), code 89abcdef0123, 2 changes of code back`."""
+    commit = (data["commit"] or "no commit")[:12] + (" (dirty)" if data["dirty"] else "")
+    back = f", {count(data['distance'], 'change')} of code back" if data["distance"] else ""
+    return f"{commit}, code {data['code_digest'][:12]}{back}"
+
+
+def count(n: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def gpus(measured: Mapping[str, bool]) -> str | None:
+    """`0 of 4 GPUs measured`; None where no GPU was asked for."""
+    return f"{sum(measured.values())} of {count(len(measured), 'GPU')} measured" if measured else None
+
+
+def why(finding: Mapping[str, Any]) -> str:
+    """What stands beside a verdict, on one line: `registers 32 -> 64, spill_bytes 0; changed: config [..] -> [..], binary_hash`."""
+    if not finding["why"]:
+        return ""
+    values = finding["why"]["metrics"].items()
+    parts = [f"{name} {number(a)}" if a == b else f"{name} {number(a)} -> {number(b)}" for name, (a, b) in values]
+    changed = [
+        f"config {_listed(pair[0])} -> {_listed(pair[1])}" if name == "config" else name for name, pair in finding["why"]["changed"].items()
+    ]
+    return "; ".join(filter(None, [", ".join(parts), "changed: " + ", ".join(changed) if changed else ""]))
+
+
+def _listed(entries: Sequence[Any]) -> str:
+    return one_line(" | ".join(map(str, entries)))

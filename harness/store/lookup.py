@@ -1,0 +1,84 @@
+"""Finds the results of some code: stored runs and accepted baselines, by code digest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.records import Cell, Record, Status
+from harness.store.baselines import read_baselines
+from harness.store.runs import RunStore
+
+Key = tuple[str, Cell]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The results of one code digest.
+
+    Args:
+        records: one answer to every kind of a cell, the newest that came from a unit.
+        runs: run.json of the stored runs among the sources, newest first.
+        sources: ids of all runs that the records come from.
+    """
+
+    records: tuple[Record, ...]
+    runs: tuple[dict[str, Any], ...]
+    sources: frozenset[str]
+
+
+class Results:
+    """Everything known here: the runs of a store and the baselines of a workspace."""
+
+    def __init__(self, store: RunStore, baselines_dir: Path) -> None:
+        self.store, self.baselines_dir = store, baselines_dir
+
+    @cached_property
+    def _baselines(self) -> list[Record]:
+        return read_baselines(self.baselines_dir)
+
+    def run(self, name: str) -> Found:
+        """The results of one run (an id, or `last`)."""
+        run, records = self.store.read(self.store.resolve(name))
+        return Found(tuple(records), (run,), frozenset({run["run_id"]}))
+
+    def of(self, code_digest: str, *, dirty: bool, exclude: Collection[str] = ()) -> Found | None:
+        """The results of some code, or None.
+
+        Args:
+            dirty: whether runs of a dirty worktree count: they never do for a commit.
+            exclude: runs that do not count.
+        """
+        infos = [
+            info
+            for info in self.store.list()
+            if info.code_digest == code_digest and info.finished and (dirty or not info.dirty) and info.run_id not in exclude
+        ]
+        read = [self.store.read(info.run_id) for info in infos]
+        baselines: dict[str, list[Record]] = {}
+        for record in self._baselines:
+            if record.code_digest == code_digest and record.run_id not in exclude:
+                baselines.setdefault(record.run_id, []).append(record)
+        for run, _ in read:
+            baselines.pop(run["run_id"], None)
+        answers = [records for _, records in read] + [baselines[run_id] for run_id in sorted(baselines, reverse=True)]
+        if not answers:
+            return None
+        records = tuple(_newest(answers))
+        return Found(records, tuple(run for run, _ in read), frozenset(r.run_id for r in records))
+
+
+def _newest(answers: Iterable[list[Record]]) -> Iterable[Record]:
+    """For every kind of a cell the first answer that a unit gave, else the first."""
+    chosen: dict[Key, list[Record]] = {}
+    for answer in answers:
+        groups: dict[Key, list[Record]] = {}
+        for record in answer:
+            groups.setdefault((record.kind, record.cell), []).append(record)
+        for key, group in groups.items():
+            if key not in chosen or (Status(chosen[key][0].status).resumable and not Status(group[0].status).resumable):
+                chosen[key] = group
+    return (record for group in chosen.values() for record in group)

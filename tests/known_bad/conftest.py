@@ -1,0 +1,32 @@
+"""Known-bad kernels run in Triton's interpreter, each from a freshly imported file, so that none remembers anything."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import importlib.util  # noqa: E402 -- triton reads TRITON_INTERPRET when it is imported
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+
+from harness.devices.table import load_devices  # noqa: E402
+from harness.measure.subject import Subject  # noqa: E402
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+@pytest.fixture
+def subject() -> Callable[[str, str], Subject]:
+    """`subject("nan_output", "bad")` is that variant on its file's one case."""
+
+    def load(name: str, variant: str) -> Subject:
+        spec = importlib.util.spec_from_file_location(f"known_bad_{name}", KERNELS / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        kernel = module.KERNEL.named(name)
+        return Subject(kernel, variant, kernel.cases[0], load_devices()["cpu"], "cpu")
+
+    return load

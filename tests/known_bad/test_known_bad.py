@@ -1,0 +1,69 @@
+"""Kernels that are wrong in ways a comparison of outputs alone would miss: each is caught, for the reason meant for it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.measure import checks, correctness
+from harness.measure.checks import Defect
+from harness.measure.correctness import check_correctness
+from harness.measure.subject import Subject
+
+HERE = Path(__file__).parent
+EXPECTED = tomllib.loads((HERE / "expected.toml").read_text())
+IN_PROCESS = [cell for cell, expected in EXPECTED.items() if "reason" in expected]
+NAMES = sorted({cell.partition("/")[0] for cell in EXPECTED})
+
+WITHOUT = {
+    "low_precision": (Defect.TOLERANCE, "ok"),
+    "dropped_tail": (Defect.TOLERANCE, "ok"),
+    "unwritten_output": (Defect.UNWRITTEN, "non_finite"),
+    "mutated_input": (Defect.MUTATED_INPUT, "ok"),
+    "out_of_bounds_write": (Defect.OUT_OF_BOUNDS, "ok"),
+    "nan_output": (Defect.NON_FINITE, "beyond_tolerance"),
+    "wrong_dtype": (Defect.DTYPE, "ok"),
+}
+"""The check each kernel is there for, and what becomes of the kernel when that check is left out."""
+
+
+def verdict(subject: Subject) -> tuple[str, str]:
+    """The one status and reason that every reading of a cell carries."""
+    found = {(str(reading.status), reading.reason or "") for reading in check_correctness(subject)}
+    assert len(found) == 1, found
+    return found.pop()
+
+
+def test_every_kernel_file_has_its_expectation() -> None:
+    assert NAMES == sorted(path.stem for path in (HERE / "kernels").glob("*.py"))
+
+
+@pytest.mark.parametrize("cell", IN_PROCESS)
+def test_the_bad_variant_is_caught_for_its_own_reason(subject: Callable[[str, str], Subject], cell: str) -> None:
+    status, reason = verdict(subject(*cell.split("/")))
+    assert (EXPECTED[cell]["status"], EXPECTED[cell]["reason"]) == (status, reason[: len(EXPECTED[cell]["reason"])])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_good_twin_passes(subject: Callable[[str, str], Subject], name: str) -> None:
+    assert verdict(subject(name, "good")) == ("ok", "")
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_no_other_check_stands_in_for_the_one_it_is_there_for(
+    subject: Callable[[str, str], Subject], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_out, becomes = WITHOUT[name]
+    monkeypatch.setattr(checks, "CHECKS", tuple(row for row in checks.CHECKS if row[0] is not left_out))
+    status, reason = verdict(subject(name, "bad"))
+    assert becomes == (reason.partition(":")[0] or status)
+
+
+def test_only_new_content_in_the_same_buffers_shows_a_cached_answer(
+    subject: Callable[[str, str], Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correctness, "STAGES", (correctness._same_again,))
+    assert verdict(subject("cached_answer", "bad")) == ("ok", "")

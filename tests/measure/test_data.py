@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.measure.data import Generator, content_hash, torch_dtype
+
+DRAWS = {
+    "uniform": lambda g: g.uniform((50, 40), "fp32", -0.3, 0.9),
+    "uniform bf16": lambda g: g.uniform((50, 40), "bf16"),
+    "normal": lambda g: g.normal((50, 40), "fp32", 0.5, 3.0),
+    "integers": lambda g: g.integers((50, 40), -3, 1000),
+    "permutation": lambda g: g.permutation(1000),
+}
+
+PINNED = {
+    "uniform": "19912da19dec6cf8",
+    "uniform bf16": "4144b63c40fe9d4c",
+    "normal": "7781f64b3cab6a62",
+    "integers": "afbf0080141b58e9",
+    "permutation": "e7d74db7a18043a6",
+}
+"""Content of seed 7: correctness and drift errors compare from commit to commit only while these hold."""
+
+
+@pytest.mark.parametrize("name", DRAWS)
+class TestEveryDraw:
+    def test_is_the_same_content_on_every_host(self, name: str) -> None:
+        assert PINNED[name] == content_hash({"x": DRAWS[name](Generator(7))})[:16]
+
+    def test_differs_from_seed_to_seed(self, name: str) -> None:
+        assert not torch.equal(DRAWS[name](Generator(7)), DRAWS[name](Generator(8)))
+
+    def test_differs_from_draw_to_draw(self, name: str) -> None:
+        generator = Generator(7)
+        assert not torch.equal(DRAWS[name](generator), DRAWS[name](generator))
+
+    def test_has_the_same_shape_and_dtype_on_meta(self, name: str) -> None:
+        real, meta = DRAWS[name](Generator(7)), DRAWS[name](Generator(7, "meta"))
+        assert (real.shape, real.dtype, real.stride(), "meta") == (meta.shape, meta.dtype, meta.stride(), meta.device.type)
+
+
+class TestUniform:
+    def test_stays_within_its_bounds_and_fills_them(self) -> None:
+        values = Generator(1).uniform((100_000,), "fp32", 0.9, 1.0)
+        assert 0.9 <= values.min() < 0.9001
+        assert 0.9999 < values.max() <= 1.0
+
+    def test_is_centred_on_zero_by_default(self) -> None:
+        values = Generator(1).uniform((100_000,)).double()
+        assert values.mean().item() == pytest.approx(0.0, abs=0.01)
+        assert values.var().item() == pytest.approx(1 / 3, abs=0.01)
+
+    def test_draws_the_same_values_whatever_the_dtype_they_are_rounded_to(self) -> None:
+        assert torch.equal(Generator(1).uniform((100,), "bf16"), Generator(1).uniform((100,), "fp32").bfloat16())
+
+
+def test_normal_has_the_moments_of_a_normal_distribution() -> None:
+    values = Generator(1).normal((200_000,), mean=2.0, std=0.5).double()
+    standard = (values - 2.0) / 0.5
+    moments = [standard.pow(k).mean().item() for k in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0.0, 1.0, 0.0, 3.0 - 6 / 5 / 12], abs=0.03)  # Irwin-Hall: excess kurtosis -6/(5 n)
+
+
+def test_integers_take_every_value_below_the_upper_bound() -> None:
+    assert set(Generator(1).integers((500,), 2, 6).tolist()) == {2, 3, 4, 5}
+
+
+def test_permutation_has_every_index_once() -> None:
+    drawn = Generator(1).permutation(100)
+    assert drawn.dtype == torch.int32
+    assert torch.equal(drawn.sort().values, torch.arange(100, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_full_has_the_dtype_and_device_asked_for(device: str) -> None:
+    values = Generator(1, device).full((2, 3), 0.5, "fp16")
+    assert ((2, 3), torch.float16, device) == (tuple(values.shape), values.dtype, values.device.type)
+
+
+def test_torch_dtype_knows_the_dtypes_of_cases() -> None:
+    assert [torch.float32, torch.float16, torch.bfloat16, torch.int8] == [torch_dtype(d) for d in ("fp32", "fp16", "bf16", torch.int8)]
+
+
+class TestContentHash:
+    BASE = {"x": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "eps": 1e-6, "bias": None}
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {**BASE, "x": torch.tensor([[1.0, 2.0], [3.0, 5.0]])},
+            {**BASE, "x": BASE["x"].reshape(4)},
+            {**BASE, "x": BASE["x"].view(torch.int32)},
+            {**BASE, "eps": 1e-5},
+            {"y": BASE["x"], "eps": 1e-6, "bias": None},
+        ],
+        ids=["value", "shape", "dtype", "plain argument", "name"],
+    )
+    def test_depends_on(self, other: dict[str, object]) -> None:
+        assert content_hash(self.BASE) != content_hash(other)
+
+    def test_does_not_depend_on_strides_or_order(self) -> None:
+        strided = torch.full((2, 4), 9.0)
+        strided[:, ::2] = self.BASE["x"]
+        assert content_hash({"bias": None, "eps": 1e-6, "x": strided[:, ::2]}) == content_hash(self.BASE)
+
+    @pytest.mark.parametrize(
+        "value",
+        [torch.tensor(1.0), torch.empty(0, 3), torch.ones(2, dtype=torch.bfloat16), torch.tensor([True]), torch.tensor([float("nan")])],
+        ids=["scalar", "empty", "bf16", "bool", "nan"],
+    )
+    def test_takes_any_tensor(self, value: torch.Tensor) -> None:
+        assert content_hash({"x": value}) == content_hash({"x": value.clone()})

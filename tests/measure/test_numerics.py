@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from harness.measure import numerics
+from harness.measure.numerics import bit_equal, compare, ulp_distance
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+NAN, INF = math.nan, math.inf
+
+
+def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+def every(dtype: torch.dtype) -> torch.Tensor:
+    """Every value of a 16-bit float, from the lowest to the highest, zeros once."""
+    values = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    finite = values[values.isfinite() & ~((values == 0) & values.signbit())]
+    return finite.sort().values
+
+
+class TestRelativeL2:
+    def test_is_the_norm_of_the_difference_over_the_norm_of_the_reference(self) -> None:
+        assert compare(tensor(3.0, 4.5), tensor(3.0, 4.0, dtype=torch.float64)).rel_l2 == 0.1
+
+    def test_of_a_zero_reference_is_the_norm_itself(self) -> None:
+        assert compare(tensor(3.0, 4.0), tensor(0.0, 0.0)).rel_l2 == 5.0
+
+    def test_is_not_computed_in_the_dtype_of_the_tensors(self) -> None:
+        huge = torch.full((64,), 6e4, dtype=torch.float16)
+        assert compare(huge, huge.double() * 2).rel_l2 == 0.5
+
+
+class TestCosineAndNorms:
+    @pytest.mark.parametrize(
+        ("actual", "cosine", "ratio"),
+        [((2.0, 0.0), 1.0, 2.0), ((-1.0, 0.0), -1.0, 1.0), ((0.0, 3.0), 0.0, 3.0), ((0.0, 0.0), 0.0, 0.0)],
+        ids=["longer", "opposite", "orthogonal", "zero"],
+    )
+    def test_against_a_unit_vector(self, actual: tuple[float, float], cosine: float, ratio: float) -> None:
+        errors = compare(tensor(*actual), tensor(1.0, 0.0))
+        assert (cosine, ratio) == (errors.cosine, errors.norm_ratio)
+
+    def test_of_two_zeros_are_one(self) -> None:
+        errors = compare(tensor(0.0), tensor(0.0))
+        assert (1.0, 1.0) == (errors.cosine, errors.norm_ratio)
+
+    def test_of_a_zero_reference_alone(self) -> None:
+        errors = compare(tensor(2.0), tensor(0.0))
+        assert (0.0, INF) == (errors.cosine, errors.norm_ratio)
+
+
+class TestUlp:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+    def test_counts_every_value_of_a_short_float(self, dtype: torch.dtype) -> None:
+        values = every(dtype)
+        assert torch.equal(ulp_distance(values[1:], values[:-1]), torch.ones(len(values) - 1, dtype=torch.float64))
+        assert ulp_distance(values[-1:], values[:1]).item() == len(values) - 1
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize("at", [1.0, -1.0, 1e-30, 0.0, 1024.0], ids=str)
+    def test_of_the_next_value_is_one(self, dtype: torch.dtype, at: float) -> None:
+        here = torch.tensor([at], dtype=dtype)
+        assert ulp_distance(torch.nextafter(here, torch.tensor(INF, dtype=dtype)), here).item() == 1
+
+    def test_between_opposite_signs_does_not_overflow(self) -> None:
+        top = torch.finfo(torch.float64).max
+        assert ulp_distance(tensor(top, dtype=torch.float64), tensor(-top, dtype=torch.float64)).item() == pytest.approx(2**64, rel=1e-3)
+
+    def test_takes_both_zeros_for_one_value(self) -> None:
+        assert ulp_distance(tensor(-0.0), tensor(0.0)).item() == 0
+
+    def test_rounds_the_reference_to_the_dtype_first(self) -> None:
+        exact = torch.tensor([1.001, 1.006], dtype=torch.float64)
+        assert compare(tensor(1.0, 1.0, dtype=torch.bfloat16), exact).max_ulp == 1
+        assert compare(exact.bfloat16(), exact).max_ulp == 0
+
+    def test_of_integers_is_their_difference(self) -> None:
+        assert compare(torch.tensor([7, -2]), torch.tensor([7, 3])).max_ulp == 5
+
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64], ids=str)
+    def test_of_equal_integers_is_zero(self, dtype: torch.dtype) -> None:
+        values = torch.tensor([1, 0, 1]).to(dtype)
+        errors = compare(values, values)
+        assert (0.0, 0.0, 0.0) == (errors.rel_l2, errors.max_abs, errors.max_ulp)
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize(
+        ("actual", "reference"),
+        [(NAN, 1.0), (INF, 1.0), (-INF, 1.0), (1.0, NAN), (1.0, INF), (INF, -INF), (NAN, INF)],
+        ids=lambda value: f"{value:g}",
+    )
+    def test_values_that_disagree_fail_every_limit(self, actual: float, reference: float) -> None:
+        errors = compare(tensor(1.0, actual, 1.0), tensor(1.0, reference, 1.0))
+        assert errors.mismatches == 1
+        assert errors.worst_index == (1,)
+        assert (INF, INF, INF) == (errors.rel_l2, errors.max_abs, errors.max_ulp)
+        assert math.isnan(errors.cosine)
+        assert not errors.within(INF)
+
+    @pytest.mark.parametrize("value", [NAN, INF, -INF], ids=str)
+    def test_values_that_agree_enter_no_measure(self, value: float) -> None:
+        errors = compare(tensor(value, 3.0, 4.5), tensor(value, 3.0, 4.0))
+        assert (0, 0.1, 0.5, (2,)) == (errors.mismatches, errors.rel_l2, errors.max_abs, errors.worst_index)
+
+    def test_an_overflow_of_the_dtype_disagrees_with_a_finite_reference(self) -> None:
+        reference = torch.tensor([1e6], dtype=torch.float64)
+        assert compare(reference.half(), reference).mismatches == 1
+
+
+class TestWithin:
+    def test_keeps_a_limit_that_is_met_exactly(self) -> None:
+        errors = compare(tensor(3.0, 4.5), tensor(3.0, 4.0))
+        assert errors.within(0.1)
+        assert not errors.within(0.0999)
+
+    def test_asks_for_the_cosine_where_one_is_given(self) -> None:
+        errors = compare(tensor(1.0, 0.1), tensor(1.0, 0.0))
+        assert errors.within(0.2, cosine=0.99)
+        assert not errors.within(0.2, cosine=0.999)
+
+    def test_fails_a_limit_that_is_not_a_number(self) -> None:
+        assert not compare(tensor(1.0), tensor(1.0)).within(NAN)
+
+
+class TestWorst:
+    def test_is_the_largest_absolute_difference(self) -> None:
+        reference = torch.zeros(3, 4, 5)
+        actual = reference.clone()
+        actual[2, 1, 3], actual[0, 0, 0] = -7.0, 6.0
+        errors = compare(actual, reference)
+        assert ((2, 1, 3), -7.0, 0.0) == (errors.worst_index, errors.worst_actual, errors.worst_reference)
+        assert errors.at_worst() == "[2, 1, 3]: got -7, expected 0"
+
+    def test_prefers_a_mismatch_to_any_difference(self) -> None:
+        assert compare(tensor(1e30, NAN), tensor(0.0, 0.0)).worst_index == (1,)
+
+    def test_of_a_scalar_has_no_coordinates(self) -> None:
+        assert compare(torch.tensor(2.0), torch.tensor(1.0)).worst_index == ()
+
+
+class TestCompare:
+    @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)], ids=str)
+    def test_of_empty_tensors_finds_no_error(self, shape: tuple[int, ...]) -> None:
+        errors = compare(torch.empty(shape), torch.empty(shape))
+        assert errors.within(0.0, cosine=1.0)
+        assert errors.worst_index is None
+
+    def test_refuses_another_shape(self) -> None:
+        with pytest.raises(ValueError, match=r"\(2,\), the reference \(2, 1\)"):
+            compare(torch.zeros(2), torch.zeros(2, 1))
+
+    def test_is_the_same_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = torch.arange(60.0).reshape(5, 12)
+        reference = values.double() + torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(5, 12).square()
+        whole = compare(values, reference)
+        monkeypatch.setattr(numerics, "PIECE", 7)
+        pieces = compare(values, reference)
+        assert (whole.worst_index, whole.max_abs, whole.max_ulp) == (pieces.worst_index, pieces.max_abs, pieces.max_ulp)
+        assert (whole.rel_l2, whole.cosine) == pytest.approx((pieces.rel_l2, pieces.cosine), rel=1e-14)
+
+    def test_takes_any_strides(self) -> None:
+        base = torch.arange(24.0).reshape(4, 6)
+        assert compare(base.t()[:, ::2], base.t()[:, ::2].contiguous()).max_abs == 0
+
+
+class TestBitEqual:
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    def test_holds_for_nan_and_tells_the_zeros_apart(self, dtype: torch.dtype) -> None:
+        values = tensor(NAN, 0.0, dtype=dtype)
+        assert bit_equal(values, values.clone())
+        assert not bit_equal(values, tensor(NAN, -0.0, dtype=dtype))
+
+    def test_needs_equal_dtype_and_shape(self) -> None:
+        zeros = torch.zeros(4)
+        assert not bit_equal(zeros, zeros.int())
+        assert not bit_equal(zeros, zeros.reshape(2, 2))
+
+    def test_takes_strides_and_bools(self) -> None:
+        flags = torch.tensor([[True, False], [False, True]])
+        assert bit_equal(flags.t(), flags)
+        assert not bit_equal(flags[0], flags[1])

@@ -1,0 +1,46 @@
+"""Every verb's help: quick, with an example, and without what only the verb itself needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import harness.commands
+from harness.cli import group
+
+VERBS = sorted(f.stem for f in Path(harness.commands.__file__).parent.glob("*.py") if not f.stem.startswith("_"))
+HEAVY = {"torch", "triton", "ray", "pyarrow", "scipy", "numpy", "rich", "github", "jinja2"}
+
+
+def loaded_by(*args):
+    """Run `harness ARGS` in a fresh process and give its output and the modules it imported."""
+    code = f"import sys; sys.argv = ['harness', *{args!r}]\nfrom harness.cli import main\ntry: main()\nexcept SystemExit: print('\\nMODULES', *sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    text, _, modules = out.rpartition("\nMODULES ")
+    return text, {name.partition(".")[0] for name in modules.split()}
+
+
+@pytest.mark.parametrize("args", [(), *[(verb,) for verb in VERBS]], ids=["harness", *VERBS])
+def test_help_imports_nothing_heavy(args):
+    text, modules = loaded_by(*args, "--help")
+    assert "Usage:" in text
+    assert modules & HEAVY == set()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb):
+    command = group.get_command(None, verb)
+    assert command.help
+    leaves = command.commands.values() if hasattr(command, "commands") else [command]
+    assert all("Example" in (leaf.epilog or "") for leaf in leaves)
+
+
+def test_the_verbs_are_found_by_scanning():
+    assert group.list_commands(None) == VERBS
+
+
+def test_an_unknown_verb_is_a_usage_error():
+    done = subprocess.run([sys.executable, "-m", "harness", "sumbit"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "sumbit" in done.stderr
