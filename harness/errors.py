@@ -2,12 +2,12 @@
 
 HarnessError                    exit 2   bad input: asked, found, do next
 |-- WorkspaceError              no [tool.harness], bad TOML, no kernels/
+|-- DeviceTableError            devices.toml: a row or a field that is not one
 |-- KernelFileError             a kernel file that cannot be read: file and line are named
 |-- UnknownNameError            a kernel, device, matrix, kind, metric or run nobody declared
 |-- RefError                    a git ref that does not resolve, or no git at all
 |-- StoreError                  unreadable, foreign or newer Parquet; a run that may not be accepted
-|-- Undecided                   exit 3   nothing to compare, no baseline, infrastructure
-`-- Cancelled                   exit 130 stopped by a signal
+`-- Undecided                   exit 3   nothing to compare, no baseline, infrastructure
 """
 
 from __future__ import annotations
@@ -64,9 +64,3 @@ class Undecided(HarnessError):
     """There is not enough evidence for a verdict."""
 
     exit_code = 3
-
-
-class Cancelled(HarnessError):
-    """The user or the system stopped the run."""
-
-    exit_code = 130

@@ -16,18 +16,13 @@ PIPED_WIDTH = 160
 """Columns of text when no terminal says how wide it is: wide enough that no cell is cut."""
 
 
-@click.command()
+@click.command(epilog="\b\nExample:\n  harness devices --format json")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print it.")
 def command(form: str) -> None:
     """List the devices: every GPU that a matrix may name, and the interpreter.
 
     A device is a row of the harness's own table; its groups may be used wherever a device is named, and `all` means
-    every row. Whether a unit of it is at hand is another question: see `harness fleet`.
-
-    \b
-    Example:
-      harness devices
-      harness devices --format json
+    every row.
     """
     from harness.devices.table import load_devices
 

@@ -13,7 +13,7 @@ Found = dict[str, Any]
 
 
 def probe() -> list[Found]:
-    """uuid, model, memory_bytes and the environment that selects it, for every GPU the machine shows."""
+    """uuid, model, multiprocessors, memory_bytes and the environment that selects it, for every GPU the machine shows."""
     for ask in (_nvml, _amdsmi):
         if found := ask():
             return found
@@ -43,6 +43,7 @@ def _nvml() -> list[Found]:
             {
                 "uuid": uuid,
                 "model": _text(nvml.nvmlDeviceGetName(handle)),
+                "multiprocessors": None,  # NVML does not count them
                 "memory_bytes": int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
                 "environment": {"CUDA_VISIBLE_DEVICES": uuid},
             }
@@ -66,6 +67,7 @@ def _amdsmi() -> list[Found]:
             {
                 "uuid": _text(smi.amdsmi_get_gpu_device_uuid(handle)),
                 "model": _text(board["market_name"]),
+                "multiprocessors": int(board["num_compute_units"]),
                 "memory_bytes": int(memory),
                 "environment": {"HIP_VISIBLE_DEVICES": str(index)},
             }
@@ -85,6 +87,7 @@ def _torch() -> list[Found]:
             {
                 "uuid": f"GPU-{properties.uuid}",
                 "model": properties.name,
+                "multiprocessors": int(properties.multi_processor_count),
                 "memory_bytes": int(properties.total_memory),
                 "environment": {variable: selected},
             }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -53,11 +54,14 @@ def device_properties() -> DeviceProperties:
 def _current() -> DeviceProperties:
     import torch
 
-    if not torch.cuda.is_available():
-        from harness.devices.table import load_devices
+    from harness.devices.table import identify, load_devices
 
-        return load_devices()["cpu"].properties
+    devices = load_devices()
+    if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
+        return devices["cpu"].properties
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if row := identify(found.name, found.multi_processor_count, devices):
+        return row.properties  # the reported L2 is not the last-level cache of every GPU
     return DeviceProperties(
         backend="hip" if torch.version.hip else "cuda",
         multiprocessors=found.multi_processor_count,

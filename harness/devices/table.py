@@ -135,11 +135,15 @@ def resolve_devices(names: Sequence[str], devices: Mapping[str, Device]) -> list
     return [name for name, device in devices.items() if ALL in wanted or name in wanted or not wanted.isdisjoint(device.groups)]
 
 
-def identify(model: str, multiprocessors: int, devices: Mapping[str, Device]) -> Device | None:
+def identify(model: str, multiprocessors: int | None, devices: Mapping[str, Device]) -> Device | None:
     """The device of a unit that reports this model and this many multiprocessors, or None if no row is meant.
 
-    Both must agree: several products may report one name, and a partition of a GPU is not that GPU.
+    Both must agree: several products may report one name, and a partition of a GPU is not that GPU. A library that
+    does not count multiprocessors gives None: then the name alone decides, if it is one row's.
     """
+    if multiprocessors is None:
+        named = [d for d in devices.values() if model in (d.model, *d.also_reported_as)]
+        return named[0] if len(named) == 1 else None
     for device in devices.values():
         if model in (device.model, *device.also_reported_as) and multiprocessors == device.properties.multiprocessors:
             return device

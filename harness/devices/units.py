@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.devices.table import Device, load_devices
+from harness.devices.table import identify, load_devices
 
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 PROBE_TIMEOUT_S = 60.0
@@ -62,11 +62,8 @@ def local_units() -> list[Unit]:
     except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
         raise ProbeFailed(f"listing the GPUs failed: {getattr(error, 'stderr', '') or error}".strip()[-500:]) from error
     devices = load_devices()
-    return [
-        Unit(one["uuid"], device_of_model(one["model"], devices), one["model"], one["memory_bytes"], one["environment"]) for one in found
-    ]
-
-
-def device_of_model(model: str, devices: Mapping[str, Device]) -> str | None:
-    """The row whose `model` is what the driver reports, or None."""
-    return next((device.name for device in devices.values() if device.model.lower() == model.lower()), None)
+    units = []
+    for one in found:
+        device = identify(one["model"], one["multiprocessors"], devices)
+        units.append(Unit(one["uuid"], device.name if device else None, one["model"], one["memory_bytes"], one["environment"]))
+    return units

@@ -1,0 +1,211 @@
+"""Baselines: what `harness baseline accept` copies from runs that passed, one immutable file per device and run, small enough for git."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StoreError, UnknownNameError
+from harness.records import Cell, Record, Status
+from harness.store.files import encode, file_name, read_file, read_folder
+from harness.store.folder import Folder, open_folder
+from harness.store.runs import RunStore
+from harness.store.tables import sort_records
+
+LEVEL = 19
+"""zstd's effort for baselines: git keeps them for ever."""
+
+COPIED = frozenset({Status.OK, Status.SKIPPED})
+"""Statuses that a baseline holds: a value, or the reason why there need be none."""
+
+
+@dataclass(frozen=True)
+class AcceptedFile:
+    """One baseline file; `new` is false where it was there before with the same records."""
+
+    device: str
+    path: str
+    records: int
+    size_bytes: int
+    new: bool
+
+
+@dataclass(frozen=True)
+class AcceptReport:
+    """What `accept` did.
+
+    Args:
+        files: one a device.
+        left_out: number of the run's records that were not copied, by why.
+    """
+
+    run_id: str
+    commit: str
+    files: tuple[AcceptedFile, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def already(self) -> bool:
+        """Whether everything had been accepted before, so that nothing was written."""
+        return not any(file.new for file in self.files)
+
+
+@dataclass(frozen=True)
+class BaselineInfo:
+    """What a list of baselines says of one file.
+
+    Args:
+        commits: of its records: two where both arms of a paired run were accepted.
+        started_at: when its first record was measured, ISO 8601 in UTC.
+    """
+
+    device: str
+    run_id: str
+    commits: tuple[str, ...]
+    code_digests: tuple[str, ...]
+    kinds: tuple[str, ...]
+    cells: int
+    records: int
+    size_bytes: int
+    started_at: str | None
+
+
+def accept(
+    store: RunStore,
+    run_id: str,
+    baselines_dir: str | Path,
+    *,
+    devices: Collection[str] | None = None,
+    kinds: Collection[str] | None = None,
+) -> AcceptReport:
+    """Copy a run's records into the baselines, without samples: `value` is the launch's median.
+
+    Args:
+        store: where the run is.
+        run_id: the run; it must have finished, with exit code 0, on a clean commit.
+        baselines_dir: folder of baselines; it need not exist.
+        devices: only these of the run's devices; None for all.
+        kinds: only these kinds; None for all.
+
+    Returns:
+        What was written or had been. Accepting again what was accepted writes nothing.
+
+    Raises:
+        UnknownNameError: no such run, or a device or kind that it has no records of.
+        StoreError: the run may not be accepted (every reason is given), nothing in it can be, or the baselines hold
+            other records of the same run and device: they are immutable.
+    """
+    run, records = store.read(run_id)
+    _check_acceptable(run)
+    chosen = _choose(_choose(records, "device", devices), "kind", kinds)
+    left_out = Counter({"not asked for": len(records) - len(chosen)})
+    by_device: dict[str, list[Record]] = {}
+    for record in chosen:
+        if reason := _why_not(record):
+            left_out[reason] += 1
+        else:
+            by_device.setdefault(record.device, []).append(replace(record, samples=None))
+    if not by_device:
+        raise StoreError(f"to accept run {run_id}", f"no record of it can be a baseline: {_counts(left_out)}", "run it where it measures something")
+    folder = open_folder(baselines_dir)
+    new = {device for device, rows in by_device.items() if not _accepted(folder, device, run_id, rows)}
+    files = []
+    for device, rows in sorted(by_device.items()):
+        path = file_name(device, run_id)
+        if device in new:
+            folder.write(path, encode(rows, folder.where(path), LEVEL))
+        files.append(AcceptedFile(device, folder.where(path), len(rows), folder.size(path) or 0, device in new))
+    return AcceptReport(run_id, run["commit"], tuple(files), {why: n for why, n in sorted(left_out.items()) if n})
+
+
+def read_baselines(baselines_dir: str | Path, cell: Cell | None = None) -> list[Record]:
+    """The accepted records, or those of one cell; none where nothing was ever accepted.
+
+    Raises:
+        StoreError: a file is corrupt, foreign, of a newer schema, or not where it was accepted; it is named.
+    """
+    return read_folder(open_folder(baselines_dir), cell)
+
+
+def list_baselines(baselines_dir: str | Path) -> list[BaselineInfo]:
+    """Every baseline file, newest run first.
+
+    Raises:
+        StoreError: as `read_baselines`.
+    """
+    folder = open_folder(baselines_dir)
+    infos = [_info(folder, path) for path in folder.files(".parquet")]
+    return sorted(infos, key=lambda info: (info.started_at or "", info.run_id, info.device), reverse=True)
+
+
+def _check_acceptable(run: Mapping[str, Any]) -> None:
+    reasons = []
+    if not run.get("finished_at"):
+        reasons.append("it has not finished")
+    elif run.get("exit_code") != 0:
+        reasons.append(f"it did not pass: exit code {run.get('exit_code')}")
+    if run.get("dirty"):
+        reasons.append("its tree was dirty")
+    if not run.get("commit"):
+        reasons.append("it has no commit")
+    if reasons:
+        raise StoreError(f"to accept run {run['run_id']}", "; ".join(reasons), "accept a run that passed on a clean commit: see `harness runs`")
+
+
+def _choose(records: Sequence[Record], column: str, wanted: Collection[str] | None) -> list[Record]:
+    known = {getattr(record, column) for record in records}
+    for name in wanted or ():
+        if name not in known:
+            raise UnknownNameError.of(column, name, known)
+    return [record for record in records if not wanted or getattr(record, column) in wanted]
+
+
+def _why_not(record: Record) -> str | None:
+    if Status(record.status) not in COPIED:
+        return record.status
+    if record.dirty or not record.commit:
+        return "dirty" if record.dirty else "no commit"
+    return None
+
+
+def _accepted(folder: Folder, device: str, run_id: str, records: Sequence[Record]) -> bool:
+    """Whether the device's file of the run holds all of `records`.
+
+    Raises:
+        StoreError: it holds some other records instead.
+    """
+    path = file_name(device, run_id)
+    if folder.size(path) is None:
+        return False
+    there = read_file(folder, path)
+    missing = [record for record in sort_records(records) if record not in there]
+    if missing:
+        raise StoreError(
+            f"to accept run {run_id} on {device}",
+            f"{folder.where(path)} holds {len(there)} records, not {len(missing)} of the {len(records)} to accept",
+            "baselines are immutable: accept another run, or delete that file in a commit of its own first",
+        )
+    return True
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {why}" for why, n in sorted(counts.items()) if n) or "it has none"
+
+
+def _info(folder: Folder, path: str) -> BaselineInfo:
+    records = read_file(folder, path)
+    device, _, file = path.removeprefix("device=").partition("/")
+    return BaselineInfo(
+        device=device,
+        run_id=file.removesuffix(".parquet"),
+        commits=tuple(sorted({record.commit for record in records if record.commit})),
+        code_digests=tuple(sorted({record.code_digest for record in records})),
+        kinds=tuple(sorted({record.kind for record in records})),
+        cells=len({record.cell for record in records}),
+        records=len(records),
+        size_bytes=folder.size(path) or 0,
+        started_at=min((record.started_at for record in records if record.started_at), default=None),
+    )

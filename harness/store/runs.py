@@ -1,0 +1,268 @@
+"""Runs: one folder each, with run.json (identity, plan, result) and `records/device=<device>/<run_id>.parquet`.
+
+The Parquet files stand in a folder of their own so that a reader of Parquet folders can be given it as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StoreError, UnknownNameError
+from harness.records import SCHEMA_VERSION, Cell, Record, Status
+from harness.store.files import encode, file_name, read_file
+from harness.store.folder import Folder, open_folder
+from harness.store.tables import from_table, to_table
+
+LEVEL = 3
+"""zstd's effort for runs: they are written once and read a few times."""
+
+_RESUME = "restore the folder from where it was copied, or go on with `harness submit --resume {run}`"
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a list of runs says of one.
+
+    Args:
+        started_at: ISO 8601.
+        finished: whether it came to its end, passed or not.
+        exit_code: 0, 1, 3 or 130; None until it has finished.
+        devices: those it has records of.
+        by_status: number of cells by how they ended; empty until it has finished.
+    """
+
+    run_id: str
+    ref: str | None
+    commit: str | None
+    tree: str | None
+    dirty: bool
+    code_digest: str | None
+    matrix: str | None
+    started_at: str
+    finished: bool
+    exit_code: int | None
+    devices: tuple[str, ...]
+    by_status: Mapping[str, int]
+
+
+class RunStore:
+    """The runs in a folder.
+
+    Args:
+        place: a path, a URI such as `s3://bucket/runs`, or an open folder.
+
+    Raises:
+        StoreError: no file system for the URI.
+    """
+
+    def __init__(self, place: str | Path | Folder) -> None:
+        self.folder = place if isinstance(place, Folder) else open_folder(place)
+
+    def save(self, run: Mapping[str, Any]) -> None:
+        """Write a run's run.json, atomically; its records stay as they are.
+
+        Raises:
+            StoreError: another run has that id, or it cannot be written.
+        """
+        before = self._before(run)
+        self._save(run, before["store"]["rows"] if before else {})
+
+    def write(self, run: Mapping[str, Any], records: Sequence[Record], *, replace: bool = False) -> list[str]:
+        """Write a run: one file a device, then run.json, which makes them count.
+
+        Args:
+            run: run.json: at least `run_id` and `created_at`.
+            records: all of the run's records, any order.
+            replace: whether a finished run may be overwritten by what it became when it was resumed.
+
+        Returns:
+            Paths of the Parquet files.
+
+        Raises:
+            StoreError: another run has that id; the run is finished and `replace` is false, or a record of a cell that
+                was done is not among `records`; a record names another run, or has a value its column cannot hold.
+        """
+        run_id = str(run["run_id"])
+        if others := sorted({record.run_id for record in records} - {run_id}):
+            raise StoreError(f"to write run {run_id}", f"records of run {others[0]!r}", "write each run by itself")
+        before = self._before(run)
+        if before is not None and before.get("finished_at"):
+            if not replace:
+                raise StoreError(f"to write run {run_id}", f"it is stored: {_who(before)}", "runs are immutable; take a new run id")
+            self._check_superset(before, records)
+        by_device: dict[str, list[Record]] = {}
+        for record in records:
+            by_device.setdefault(record.device, []).append(record)
+        paths = {device: f"{run_id}/records/{file_name(device, run_id)}" for device in by_device}
+        files = {path: encode(by_device[device], self.folder.where(path), LEVEL) for device, path in paths.items()}
+        for path, content in files.items():
+            self.folder.write(path, content)
+        self._save(run, {device: len(rows) for device, rows in sorted(by_device.items())})
+        return [self.folder.where(path) for path in files]
+
+    def read_run(self, run_id: str) -> dict[str, Any]:
+        """A run's run.json.
+
+        Raises:
+            UnknownNameError: no such run.
+            StoreError: run.json cannot be read, or was written by a newer harness.
+        """
+        run = self._run(run_id)
+        if run is None:
+            raise self._unknown(run_id)
+        return run
+
+    def read(self, run_id: str, cell: Cell | None = None) -> tuple[dict[str, Any], list[Record]]:
+        """A run's run.json, and its records (or those of one cell) by device, kernel, variant, case, kind, metric, arm and seq.
+
+        Raises:
+            UnknownNameError: no such run.
+            StoreError: a file is missing, corrupt, or not the one that was written; it is named.
+        """
+        run = self.read_run(run_id)
+        rows: dict[str, int] = run["store"]["rows"]
+        records: list[Record] = []
+        for device in sorted(rows) if cell is None else sorted({cell.device} & set(rows)):
+            path = f"{run_id}/records/{file_name(device, run_id)}"
+            found = read_file(self.folder, path)
+            if len(found) != rows[device]:
+                raise StoreError(
+                    f"records in {self.folder.where(path)}",
+                    f"{len(found)} records where run.json says {rows[device]}",
+                    _RESUME.format(run=run_id),
+                )
+            records += found if cell is None else [record for record in found if record.cell == cell]
+        return run, records
+
+    def list(self) -> list[RunInfo]:
+        """Every run, newest first.
+
+        Raises:
+            StoreError: a run.json cannot be read; it is named.
+        """
+        runs = [run for name in self.folder.children() if (run := self._run(name)) is not None]
+        return sorted(map(_info, runs), key=lambda info: (info.started_at, info.run_id), reverse=True)
+
+    def last(self) -> RunInfo:
+        """The newest run, finished or not.
+
+        Raises:
+            UnknownNameError: there is no run.
+        """
+        if runs := self.list():
+            return runs[0]
+        raise self._unknown("last")
+
+    def resolve(self, name: str) -> str:
+        """The id of the run that a person means: an id, its unambiguous beginning, or `last`; `run:` before it is left out.
+
+        Raises:
+            UnknownNameError: no run, or several runs, of that name.
+        """
+        wanted = name.removeprefix("run:")
+        if wanted == "last":
+            return self.last().run_id
+        ids = self.folder.children()
+        matches = [wanted] if wanted in ids else [run_id for run_id in ids if wanted and run_id.startswith(wanted)]
+        matches = [run_id for run_id in matches if self._run(run_id) is not None]
+        if len(matches) > 1:
+            raise UnknownNameError(f"run {name!r}", f"{len(matches)} runs begin so: {', '.join(matches[-5:])}", "give more of the id")
+        if not matches:
+            raise self._unknown(wanted)
+        return matches[0]
+
+    def find(self, cell: Cell) -> Iterator[tuple[RunInfo, list[Record]]]:
+        """The runs that have records of a cell, newest first, with those records.
+
+        Raises:
+            StoreError: as `read`.
+        """
+        for info in self.list():
+            if cell.device in info.devices and (records := self.read(info.run_id, cell)[1]):
+                yield info, records
+
+    def _run(self, run_id: str) -> dict[str, Any] | None:
+        path = f"{run_id}/run.json"
+        if self.folder.size(path) is None:
+            return None
+        where = self.folder.where(path)
+        try:
+            run: dict[str, Any] = json.loads(self.folder.read(path))
+            version, rows = run["store"]["version"], run["store"]["rows"]
+            consistent = run["run_id"] == run_id and isinstance(run["created_at"], str) and isinstance(rows, dict)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _RESUME.format(run=run_id)) from error
+        if version != SCHEMA_VERSION:
+            raise StoreError(f"the run in {where}", f"version {version}; this harness reads {SCHEMA_VERSION}", "install a newer harness")
+        if not consistent:
+            raise StoreError(f"the run in {where}", f"it describes run {run['run_id']!r}", _RESUME.format(run=run_id))
+        return run
+
+    def _before(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What is stored under the run's id, if it is the same run."""
+        before = self._run(str(run["run_id"]))
+        if before is not None and before["created_at"] != run["created_at"]:
+            raise StoreError(f"to write run {run['run_id']}", f"the id is taken: {_who(before)}", "take a new run id")
+        return before
+
+    def _save(self, run: Mapping[str, Any], rows: Mapping[str, int]) -> None:
+        file_name("any", str(run["run_id"]))
+        whole = {**run, "store": {"version": SCHEMA_VERSION, "rows": rows}}
+        self.folder.write(f"{run['run_id']}/run.json", json.dumps(whole, indent=1, allow_nan=False).encode())
+
+    def _check_superset(self, before: Mapping[str, Any], records: Sequence[Record]) -> None:
+        run_id = before["run_id"]
+        paths = [f"{run_id}/records/{file_name(device, run_id)}" for device in before["store"]["rows"]]
+        old = [record for path in paths for record in read_file(self.folder, path)]
+        again = {(record.kind, record.cell) for record in old if Status(record.status).resumable}
+        new = from_table(to_table(records, f"run {run_id}"), f"run {run_id}")
+        lost = Counter(_text(record) for record in old if (record.kind, record.cell) not in again)
+        lost -= Counter(map(_text, new))
+        gone = again - {(record.kind, record.cell) for record in new}
+        if lost or gone:
+            raise StoreError(
+                f"to replace run {run_id} ({_who(before)})",
+                f"{lost.total()} of its records and {len(gone)} of its cells are not in what would replace it",
+                "resume it where its journal is, or submit anew",
+            )
+
+    def _unknown(self, name: str) -> UnknownNameError:
+        ids = self.folder.children()
+        found = f"the newest runs in {self.folder}: {', '.join(ids[-10:])}" if ids else f"no runs in {self.folder}"
+        return UnknownNameError(f"run {name!r}", found, "see `harness runs`" if ids else "make one with `harness submit`, or name another --store")
+
+
+def exclude_run(records: Iterable[Record], run_id: str) -> list[Record]:
+    """The records of all other runs: a run is never its own baseline."""
+    return [record for record in records if record.run_id != run_id]
+
+
+def _info(run: Mapping[str, Any]) -> RunInfo:
+    return RunInfo(
+        run_id=run["run_id"],
+        ref=run.get("ref"),
+        commit=run.get("commit"),
+        tree=run.get("tree"),
+        dirty=bool(run.get("dirty", False)),
+        code_digest=run.get("code_digest"),
+        matrix=run.get("matrix"),
+        started_at=run["created_at"],
+        finished=bool(run.get("finished_at")),
+        exit_code=run.get("exit_code"),
+        devices=tuple(sorted(run["store"]["rows"])),
+        by_status=run.get("by_status", {}),
+    )
+
+
+def _who(run: Mapping[str, Any]) -> str:
+    state = f"finished {run['finished_at']}" if run.get("finished_at") else "unfinished"
+    return f"created {run['created_at']} from {run.get('ref') or 'no ref'} at {run.get('commit') or 'no commit'}, {state}"
+
+
+def _text(record: Record) -> str:
+    return json.dumps(record.to_json(), sort_keys=True)
