@@ -29,13 +29,13 @@ Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State S
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch.nn.functional import silu, softplus
+from torch.nn import functional
 
 from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
 
@@ -46,8 +46,11 @@ LARGEST_N = 1024
 LANE_VALUES = 16
 """State values of one row that a lane holds: two or four 16-byte loads in flight at once."""
 
-MOST_ROWS = 4
-"""Rows a program: they share A, and their states fill a lane's registers."""
+MOST_ROWS = 2
+"""Batch rows a program: they share A. Four would take over 200 registers a lane, which leaves few programs a multiprocessor."""
+
+RESIDENT_PROGRAMS = 32
+"""Programs of one warp that a multiprocessor holds at once."""
 
 
 @triton.jit
@@ -121,66 +124,49 @@ def _refuse(found: str, do: str) -> ValueError:
     return ValueError(f"selective_scan_decode: {found}: {do}")
 
 
-def _check(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    state: torch.Tensor,
-    state_indices: torch.Tensor,
-) -> None:
+def _check(x: torch.Tensor, state: torch.Tensor, **others: torch.Tensor | None) -> None:
     """Refuse shapes, dtypes and strides that the module's table does not allow, with a ValueError."""
     if x.dim() != 2 or state.dim() != 3:
-        raise _refuse(
-            f"x has shape {tuple(x.shape)}, state {tuple(state.shape)}", "give x (batch, d_inner) and state (slots, d_inner, N)"
-        )
+        raise _refuse(f"x has shape {tuple(x.shape)}, state {tuple(state.shape)}", "give x (batch, d_inner) and state (slots, d_inner, N)")
     batch, d_inner = x.shape
-    N = state.shape[2]
+    slots, _, N = state.shape
     if N > LARGEST_N:
         raise _refuse(f"N={N}", f"a row of the state must fit the registers of one warp, so N is at most {LARGEST_N}")
-    io, fp32 = (x.dtype,), (torch.float32,)
-    for name, tensor, shape, dtypes in (
-        ("x", x, (batch, d_inner), DTYPES),
-        ("dt", dt, (batch, d_inner), io),
-        ("A", A, (d_inner, N), fp32),
-        ("B", B, (batch, N), io),
-        ("C", C, (batch, N), io),
-        ("D", D, (d_inner,), fp32),
-        ("z", z, (batch, d_inner), io),
-        ("dt_bias", dt_bias, (d_inner,), fp32),
-        ("state", state, (state.shape[0], d_inner, N), DTYPES),
-        ("state_indices", state_indices, (batch,), (torch.int32,)),
-    ):
+    rows, columns, vector = ((batch, d_inner), (x.dtype,)), ((batch, N), (x.dtype,)), ((d_inner,), (torch.float32,))
+    allowed = {
+        "x": ((batch, d_inner), DTYPES),
+        "dt": rows,
+        "z": rows,
+        "B": columns,
+        "C": columns,
+        "A": ((d_inner, N), (torch.float32,)),
+        "D": vector,
+        "dt_bias": vector,
+        "state": ((slots, d_inner, N), DTYPES),
+        "out_state": ((slots, d_inner, N), (state.dtype,)),
+        "state_indices": ((batch,), (torch.int32,)),
+    }
+    for name, tensor in {"x": x, "state": state, **others}.items():
         if tensor is None:
             continue
+        shape, dtypes = allowed[name]
         if tensor.shape != shape or tensor.dtype not in dtypes:
             raise _refuse(f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {shape} of {' or '.join(map(str, dtypes))}")
         if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise _refuse(f"{name} has strides {tensor.stride()}", "its last axis must have stride 1, call .contiguous()")
+        if name == "A" and not tensor.is_contiguous():
+            raise _refuse(f"A has strides {tensor.stride()}", "it must be contiguous, call .contiguous()")
+        if tensor.dim() == 3 and not (tensor[:1].is_contiguous() and (slots < 2 or tensor.stride(0) >= d_inner * N)):
+            raise _refuse(f"{name} has strides {tensor.stride()}", "each slot must be contiguous, only the slots may lie apart")
         if tensor.device != x.device:
             raise _refuse(f"{name} is on {tensor.device}, x on {x.device}", "move them to one device")
-    if not A.is_contiguous():
-        raise _refuse(f"A has strides {A.stride()}", "it must be contiguous, call .contiguous()")
-    if not state[:1].is_contiguous() or (state.shape[0] > 1 and state.stride(0) < d_inner * N):
-        raise _refuse(f"state has strides {state.stride()}", "each slot must be contiguous, only the slots may lie apart")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Tile of one program: batch rows and rows of A."""
+def _plan_tile(batch: int, d_inner: int, BN: int) -> tuple[int, int]:
+    """Batch rows and rows of A in the tile of one program.
 
-    rows: int
-    d: int
-
-
-def plan_tile(batch: int, d_inner: int, BN: int) -> Plan:
-    """LANE_VALUES of a state for each lane of one warp, halved while the device has multiprocessors to spare.
-
-    Never less than four a lane. Batch rows share a program, and its part of A, while two rounds of full multiprocessors are left.
+    LANE_VALUES of a state for each lane, halved, down to four, while the device has multiprocessors to spare. Batch rows
+    share a program, and the part of A that it holds, while there are as many programs as multiprocessors can hold.
     """
     device = device_properties()
     lanes = max(device.warp_size, 32)
@@ -188,36 +174,9 @@ def plan_tile(batch: int, d_inner: int, BN: int) -> Plan:
     while batch * triton.cdiv(d_inner, d) < 2 * device.multiprocessors and d * BN >= 8 * lanes:
         d //= 2
     rows, programs = 1, batch * triton.cdiv(d_inner, d)
-    while rows < MOST_ROWS and batch % (2 * rows) == 0 and programs // (2 * rows) >= 2 * RESIDENT * device.multiprocessors:
+    while rows < MOST_ROWS and batch % (2 * rows) == 0 and programs // (2 * rows) >= RESIDENT_PROGRAMS * device.multiprocessors:
         rows *= 2
-    return Plan(rows, d)
-
-
-def _launch(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    state: torch.Tensor,
-    state_indices: torch.Tensor,
-    softplus: bool,
-    new_state: torch.Tensor,
-) -> torch.Tensor:
-    batch, d_inner = x.shape
-    N = state.shape[2]
-    BN = triton.next_power_of_2(N)
-    tile = plan_tile(batch, d_inner, BN)
-    y = x.new_empty((batch, d_inner))
-    _selective_scan_decode[(batch // tile.rows * triton.cdiv(d_inner, tile.d),)](
-        x, dt, A, B, C, D, z, dt_bias, state, state_indices, new_state, y,
-        x.stride(0), dt.stride(0), B.stride(0), C.stride(0), 0 if z is None else z.stride(0), state.stride(0), new_state.stride(0),
-        D_INNER=d_inner, N=N, ROWS=tile.rows, BD=tile.d, BN=BN, USE_SOFTPLUS=softplus, num_warps=1,
-    )  # fmt: skip
-    return y
+    return rows, d
 
 
 def selective_scan_decode(
@@ -232,61 +191,51 @@ def selective_scan_decode(
     state: torch.Tensor,
     state_indices: torch.Tensor,
     softplus: bool = False,
+    out_state: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One step in one launch, `state` updated in place; returns y (batch, d_inner). Tensors: see the module.
+    """One decode step in one launch; returns y (batch, d_inner). Tensors: see the module.
+
+    Args:
+        softplus: whether dt, after its bias, goes through softplus.
+        out_state: where h' of each row goes, as `state` in shape and dtype; None updates `state` in place.
 
     Raises:
         ValueError: a shape, dtype or stride that the module's table does not allow.
     """
-    _check(x, dt, A, B, C, D, z, dt_bias, state, state_indices)
-    return _launch(x, dt, A, B, C, D, z, dt_bias, state, state_indices, softplus, new_state=state)
+    new_state = state if out_state is None else out_state
+    _check(x, state, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, out_state=new_state, state_indices=state_indices)
+    batch, d_inner = x.shape
+    N = state.shape[2]
+    BN = triton.next_power_of_2(N)
+    rows, BD = _plan_tile(batch, d_inner, BN)
+    y = x.new_empty((batch, d_inner))
+    _selective_scan_decode[(batch // rows * triton.cdiv(d_inner, BD),)](
+        x, dt, A, B, C, D, z, dt_bias, state, state_indices, new_state, y,
+        x.stride(0), dt.stride(0), B.stride(0), C.stride(0), 0 if z is None else z.stride(0), state.stride(0), new_state.stride(0),
+        D_INNER=d_inner, N=N, ROWS=rows, BD=BD, BN=BN, USE_SOFTPLUS=softplus, num_warps=1,
+    )  # fmt: skip
+    return y
 
 
-def selective_scan_decode_functional(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    state: torch.Tensor,
-    state_indices: torch.Tensor,
-    softplus: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same step that leaves `state` alone; returns y and a new state, of which only the slots of rows are written.
-
-    Raises:
-        ValueError: as `selective_scan_decode`.
-    """
-    _check(x, dt, A, B, C, D, z, dt_bias, state, state_indices)
+def selective_scan_decode_functional(state: torch.Tensor, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """`selective_scan_decode` that leaves `state` alone: y, and a new state of which only the slots of rows are written."""
     new_state = state.new_empty(state.shape)
-    return _launch(x, dt, A, B, C, D, z, dt_bias, state, state_indices, softplus, new_state), new_state
+    return selective_scan_decode(state=state, out_state=new_state, **inputs), new_state
 
 
-def selective_scan_decode_torch(
-    x: torch.Tensor,
-    dt: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    D: torch.Tensor | None,
-    z: torch.Tensor | None,
-    dt_bias: torch.Tensor | None,
-    state: torch.Tensor,
-    state_indices: torch.Tensor,
-    softplus: bool = False,
-) -> torch.Tensor:
-    """`selective_scan_decode` as PyTorch operations in fp32.
-
-    Raises:
-        ValueError: as `selective_scan_decode`.
-    """
-    _check(x, dt, A, B, C, D, z, dt_bias, state, state_indices)
-    y, h = _step(x, dt, A, B, C, D, z, dt_bias, state[state_indices], softplus, torch.float32)
+def selective_scan_decode_torch(state: torch.Tensor, state_indices: torch.Tensor, softplus: bool = False, **tensors: Any) -> torch.Tensor:
+    """`selective_scan_decode` in place, as PyTorch operations in fp32."""
+    _check(state=state, state_indices=state_indices, **tensors)
+    y, h = _step(h=state[state_indices], softplus=softplus, dtype=torch.float32, **tensors)
     state[state_indices] = h.to(state.dtype)
-    return y.to(x.dtype)
+    return y.to(tensors["x"].dtype)
+
+
+def reference(state: torch.Tensor, state_indices: torch.Tensor, softplus: bool, **tensors: Any) -> dict[str, torch.Tensor]:
+    """The formula in fp64, for a state of any dtype: `y` and the whole new `state`."""
+    new_state = state.to(torch.float64, copy=True)
+    y, new_state[state_indices] = _step(h=new_state[state_indices], softplus=softplus, dtype=torch.float64, **tensors)
+    return {"y": y, "state": new_state}
 
 
 def _step(
@@ -299,7 +248,183 @@ def _step(
     z: torch.Tensor | None,
     dt_bias: torch.Tensor | None,
     h: torch.Tensor,
-    use_softplus: bool,
+    softplus: bool,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula as it stands, in `dtype`: y (batch, d_inner) and h' (batch, d_inner, N)."""
+    """The formula as it is written above, in one dtype: y (batch, d_inner) and h' (batch, d_inner, N)."""
+    x, dt, A, B, C, h = (tensor.to(dtype) for tensor in (x, dt, A, B, C, h))
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dtype)
+    if softplus:
+        dt = functional.softplus(dt)
+    dA = torch.exp(dt[:, :, None] * A)
+    h = dA * h + (dt[:, :, None] * B[:, None, :]) * x[:, :, None]
+    y = (C[:, None, :] * h).sum(-1)
+    if D is not None:
+        y = y + D.to(dtype) * x
+    if z is not None:
+        y = y * functional.silu(z.to(dtype))
+    return y, h
+
+
+def step_inputs(case: Case, generator: Any) -> Inputs:
+    """What a layer computes anew for each token. A strided case takes x and z, and B and C, from one wide buffer each.
+
+    The step, dt after bias and softplus, is 0.0005 to 0.1, as in trained layers; with A that gives a decay of 0.2 to 0.9995.
+    """
+    if case.softplus:
+        low, high = (-1.0, 1.0) if case.dt_bias else (-7.0, -2.3)
+    else:
+        low, high = (0.0005, 0.05 if case.dt_bias else 0.1)
+    if case.strided:
+        x, z = generator.uniform((case.B, 2 * case.D + 64), case.dtype)[:, : 2 * case.D].split(case.D, dim=1)
+        B, C = generator.uniform((case.B, 48 + 2 * case.N), case.dtype)[:, 48:].split(case.N, dim=1)
+        dt = generator.uniform((case.B, case.D + 64), case.dtype, low, high)[:, : case.D]
+    else:
+        x, z, dt = (generator.uniform((case.B, case.D), case.dtype, *span) for span in ((-1.0, 1.0), (-1.0, 1.0), (low, high)))
+        B, C = (generator.uniform((case.B, case.N), case.dtype) for _ in range(2))
+    return {"x": x, "dt": dt, "B": B, "C": C, "z": z if case.z else None}
+
+
+def make_inputs(case: Case, generator: Any) -> Inputs:
+    """Arguments of a call: as many slots as rows, in random order; the state about as large as the recurrence keeps it.
+
+    A strided case has slots that lie apart.
+    """
+    values = case.D * case.N
+    state = generator.uniform((case.B, values + 64 * case.strided), case.state, -0.05, 0.05)[:, :values]
+    bias_low, bias_high = (-6.0, -3.3) if case.softplus else (0.0, 0.05)
+    return {
+        **step_inputs(case, generator),
+        "A": generator.uniform((case.D, case.N), "fp32", -16.0, -1.0),
+        "D": generator.uniform((case.D,)) if case.D_term else None,
+        "dt_bias": generator.uniform((case.D,), "fp32", bias_low, bias_high) if case.dt_bias else None,
+        "state": state.unflatten(1, (case.D, case.N)),
+        "state_indices": generator.permutation(case.B),
+        "softplus": bool(case.softplus),
+    }
+
+
+def traffic(case: Case) -> Traffic:
+    """x, dt, z, B, C, A, D, dt_bias, the state and the indices read once; y and the state written once."""
+    io, rows = ITEM_BYTES[case.dtype], case.B * case.D
+    state = rows * case.N * ITEM_BYTES[case.state]
+    parameters = case.D * (case.N + case.D_term + case.dt_bias) * 4
+    activations = ((2 + case.z) * rows + 2 * case.B * case.N) * io
+    return Traffic(read_bytes=activations + parameters + state + case.B * 4, written_bytes=rows * io + state)
+
+
+def published_bytes(case: Case) -> int:
+    """The byte model by which this step was published for an fp32 kernel: every program's reads, so A, B and C count once a row."""
+    return case.B * case.D * (20 * case.N + 24)
+
+
+def flops(case: Case) -> int:
+    """Seven for each value of the states (dt*A, exp, dA*h, B*(dt*x), the sum, C*h', its sum); the work of rows is left out."""
+    return 7 * case.B * case.D * case.N
+
+
+TOLERANCE = {
+    "fp32": Tolerance(1e-5, "fp32 arithmetic: a sum over N that may cancel and an exp within 2^-22; 6e-7 seen"),
+    "fp16": Tolerance(5e-3, "one rounding to fp16, at most 2^-11; 2.9e-4 seen"),
+    "bf16": Tolerance(8e-3, "one rounding to bf16, at most 2^-8; 2.5e-3 seen"),
+}
+STATE_LIMITS = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
+"""By the state's dtype. fp32: dA's exp is within 2^-22, one step away (2.3e-7 where every one is off by that; 7e-8 seen). fp16 and
+bf16: three times the rounding to storage alone (2.1e-4 and 1.7e-3)."""
+
+DRIFT = {
+    "fp32": Tolerance(
+        3e-6,
+        "measured with 1536 channels: storage alone gives at most 1.2e-7, an exp that is off by up to 2^-22 at random 4.9e-7, one that is "
+        "always off by that 6.3e-6: half of this; 2.4e-7 seen in 1000 steps",
+        cosine=0.999999,
+    ),
+    "bf16": Tolerance(
+        2.3e-2,
+        "three times what storage alone gives, measured with 8 and with 1536 channels: at most 7.8e-3 and a cosine of 0.99997; decay "
+        "forgets, so it does not grow",
+        cosine=0.9997,
+    ),
+}
+"""By the state's dtype. Storage alone: the fp64 reference with its state rounded to that dtype at each step."""
+
+
+def tolerance(case: Case) -> Tolerance:
+    """y by the case's dtype, the state by its own."""
+    return replace(TOLERANCE[case.dtype], tensors={"state": STATE_LIMITS[case.state]})
+
+
+PEER_SHAPES = (
+    (1, 1536, 16),
+    (4, 1536, 16),
+    (8, 1536, 16),
+    (1, 3072, 16),
+    (1, 1536, 64),
+    (256, 1536, 16),
+    (256, 4096, 16),
+    (1024, 4096, 16),
+)
+HEADLINE = {(1, 1536, 16), (8, 1536, 16), (1, 1536, 64), (256, 4096, 16), (1024, 4096, 16)}
+
+
+def _peer_cases() -> Iterator[Case]:
+    """In fp32, and in bf16 with a bf16 state, as the peers were timed; and with an fp32 state in fp16 and bf16."""
+    for shape in PEER_SHAPES:
+        axes = dict(zip("BDN", shape, strict=True))
+        tags = ["model", "headline" if shape in HEADLINE else "", "cpu" if shape == (1, 1536, 16) else ""]
+        smoke = "smoke" if shape == (1, 1536, 16) else ""
+        yield Case(dtype="fp32", tags=" ".join([*tags, "peers", smoke]), **axes)
+        yield Case(dtype="bf16", state="bf16", tags=" ".join([*tags, "peers"]), **axes)
+        yield from Case.grid(dtype=("fp16", "bf16"), tags="model cpu" if shape == (1, 1536, 16) else "model", **axes)
+
+
+def _model_cases() -> Iterator[Case]:
+    """As a Mamba layer calls it: bias and softplus in the kernel."""
+    layer = {"D": 1536, "N": 16, "dt_bias": 1, "softplus": 1}
+    yield from Case.grid(B=(1, 256), dtype=("fp32", "bf16"), tags="model", **layer)
+    yield from Case.grid(B=64, strided=1, state=("fp32", "bf16"), dtype="bf16", tags="model", **layer)
+    yield from Case.grid(B=4, state=("fp32", "bf16"), dtype="bf16", tags="model drift", **layer)
+
+
+def _ragged_cases() -> Iterator[Case]:
+    yield from Case.grid(B=1, D=1536, N=24, dtype=("fp32", "bf16"), tags="ragged")
+    yield from Case.grid(B=250, D=1500, N=24, strided=1, state=("fp32", "bf16"), dtype="bf16", tags="ragged")
+    yield from Case.grid(B=3, D=45, N=24, state=("fp32", "bf16"), dtype=("fp32", "fp16", "bf16"), tags="ragged cpu")
+    yield from Case.grid(B=3, D=37, N=5, dt_bias=1, softplus=1, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu")
+    yield Case(B=2, D=1, N=1, dtype="fp32", tags="ragged cpu")
+
+
+def _small_cases() -> Iterator[Case]:
+    """Every option, small enough for the interpreter."""
+    flags = (0, 1)
+    yield from Case.grid(B=2, D=32, N=16, D_term=flags, z=flags, dt_bias=flags, softplus=flags, dtype="fp32", tags="cpu")
+    yield from Case.grid(B=2, D=32, N=16, dt_bias=1, softplus=1, state=("fp32", "bf16"), dtype=("fp16", "bf16"), tags="cpu")
+    yield from Case.grid(B=3, D=32, N=16, strided=1, state=("fp32", "bf16"), dtype=("fp32", "fp16", "bf16"), tags="cpu")
+    yield Case(B=128, D=64, N=16, dtype="fp32", tags="cpu")
+    yield from Case.grid(B=1, D=8, N=16, dt_bias=1, softplus=1, state=("fp32", "bf16"), dtype="bf16", tags="drift cpu")
+
+
+KERNEL = Kernel(
+    variants={
+        "inplace": Variant(selective_scan_decode),
+        "fused": Variant(selective_scan_decode_functional, outputs=("y", "state"), mutates=()),
+        "torch": Variant(selective_scan_decode_torch, triton=False),
+    },
+    default="inplace",
+    baseline="torch",
+    axes=("B", "D", "N", "state", "D_term", "z", "dt_bias", "softplus"),
+    defaults={"state": "fp32", "D_term": 1, "z": 1, "dt_bias": 0, "softplus": 0},
+    cases=[*_peer_cases(), *_model_cases(), *_ragged_cases(), *_small_cases()],
+    make_inputs=make_inputs,
+    reference=reference,
+    outputs=("y",),
+    mutates=("state",),
+    slots={"state": "state_indices"},
+    tolerance=tolerance,
+    traffic=traffic,
+    other_traffic={"published": published_bytes},
+    flops=flops,
+    drift=Drift(step_inputs=step_inputs, carry={"state": "state"}, tolerance=DRIFT),
+    data="selective-scan-step/1",
+)

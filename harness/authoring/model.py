@@ -69,8 +69,8 @@ class Case:
         for axis, value in axes.items():
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 raise DeclarationError(f"case axis {axis}={value!r}: use an int, a float or a string (0/1 for flags)")
-        for name, value in (("axes", MappingProxyType(dict(axes))), ("dtype", dtype), ("tags", found), ("key", key)):
-            object.__setattr__(self, name, value)
+        for name, content in (("axes", MappingProxyType(dict(axes))), ("dtype", dtype), ("tags", found), ("key", key)):
+            object.__setattr__(self, name, content)
 
     def __getattr__(self, axis: str) -> Any:
         if axis.startswith("__") or axis == "axes":
@@ -87,7 +87,7 @@ class Case:
     def grid(*, tags: str | Iterable[str] = (), **axes: AxisValue | Sequence[AxisValue]) -> list[Case]:
         """Every combination of the given axis values, all with the same tags; `dtype` may be a list too."""
         lists = [[v] if isinstance(v, int | float | str) else list(v) for v in axes.values()]
-        combos = (dict(zip(axes, combo, strict=True)) for combo in itertools.product(*lists))
+        combos: Iterable[dict[str, Any]] = (dict(zip(axes, combo, strict=True)) for combo in itertools.product(*lists))
         return [Case(dtype=str(combo.pop("dtype")), tags=tags, **combo) for combo in combos]
 
 
@@ -160,7 +160,7 @@ class Drift:
     def tolerance_of(self, case: Case) -> Tolerance:
         """The tolerance of one case's carried tensors, by the dtype its state is stored in."""
         stored = case.axes.get("state", case.dtype)
-        return self.tolerance[stored if stored in DTYPES else case.dtype]  # type: ignore[index]
+        return self.tolerance[stored if stored in DTYPES else case.dtype]
 
     @property
     def checkpoints(self) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import harness
 from harness.authoring.model import API
 from harness.errors import WorkspaceError
 
@@ -17,7 +16,7 @@ KEYS = {"api", "sources"}
 
 def bundled_jobs() -> Path:
     """The job files of the engine: inside the wheel, or beside the package in a source tree."""
-    package = Path(harness.__file__).parent
+    package = Path(__file__).parent.parent
     inside = package / "jobs"
     return inside if inside.is_dir() else package.parent / "jobs"
 
@@ -61,6 +60,11 @@ class Workspace:
     def runs_dir(self) -> Path:
         """Records of runs, with every sample."""
         return self.state_dir / "runs"
+
+    @property
+    def compiled_dir(self) -> Path:
+        """Static records that a diff compiled on the spot."""
+        return self.state_dir / "compiled"
 
     @property
     def code_paths(self) -> tuple[str, ...]:

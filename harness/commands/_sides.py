@@ -8,26 +8,27 @@ import importlib.util
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from harness.authoring.workspace import Workspace
 from harness.dispatch.local import LocalDispatcher
-from harness.dispatch.run import describe_run, execute, new_run_id
+from harness.dispatch.run import declarations, describe_run, execute, new_run_id
 from harness.errors import RefError, Undecided
 from harness.judge.model import Side
+from harness.plan.describe import describe
 from harness.plan.git import Git
 from harness.plan.jobs import make_jobs
 from harness.plan.matrix import Filters
 from harness.plan.plan import Plan, plan_tree
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
-from harness.plan.trees import Tree, tree_of_commit
+from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import Cell, Expected, Record, Status
 from harness.store.files import read_parquet
 from harness.store.lookup import Found, Results
 from harness.store.runs import RunStore
 
-ON_THE_SPOT = "on_the_spot"
 STATIC = "static"
 
 
@@ -62,8 +63,8 @@ class Assembler:
     """
 
     def __init__(self, workspace: Workspace, store: RunStore, say: Callable[[str], None], *, compile_missing: bool) -> None:
-        self.workspace, self.store, self.say = workspace, store, say
-        self.results = Results(store, workspace.baselines_dir)
+        self.workspace, self.say = workspace, say
+        self.results = Results(store, RunStore(workspace.compiled_dir), workspace.baselines_dir)
         self.git = Git(workspace.root)
         self.compile = compile_missing and importlib.util.find_spec("triton") is not None
         self.notes: list[str] = []
@@ -86,7 +87,7 @@ class Assembler:
             )
         expected = self._expected(head, matrix)
         head_records = list(head.found.records) if head.found else []
-        base_records = self._in_scope(list(base.found.records) if base.found else [], expected, head)
+        base_records, base_expected = self._in_scope(base, head, expected)
         base_records, head_records = self._compile_static(base, head, base_records, head_records, expected, matrix)
         return Sides(
             Side(
@@ -96,7 +97,7 @@ class Assembler:
                 distance=distance,
                 dirty=base.dirty,
                 records=tuple(base_records),
-                expected=None,
+                expected=tuple(base_expected),
             ),
             Side(
                 ref=head_ref,
@@ -152,8 +153,7 @@ class Assembler:
 
     def _expected(self, head: Named, matrix: str) -> list[Expected]:
         """What head's plan asks for: that of its runs; of the matrix where nothing was run."""
-        runs = [run for run in (head.found.runs if head.found else ()) if run["options"].get("purpose") != ON_THE_SPOT]
-        if runs:
+        if runs := head.found.runs if head.found else ():
             merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
         if head.tree is not None and self.compile:
@@ -164,21 +164,32 @@ class Assembler:
         keys = sorted({(r.kind, r.cell) for r in head.found.records})
         return [Expected(cell, kind, None) for kind, cell in keys]
 
-    def _in_scope(self, records: list[Record], expected: Sequence[Expected], head: Named) -> list[Record]:
-        """Base's records that head's plan asks for, and those of cells that head's code no longer has."""
+    def _in_scope(self, base: Named, head: Named, expected: Sequence[Expected]) -> tuple[list[Record], list[Expected]]:
+        """Of base: the records and cells that head's plan asks for, and those that head's code no longer has."""
+        records = base.found.records if base.found else ()
         asked = {(e.kind, e.cell) for e in expected}
-        declared = [run["declared"] for run in (head.found.runs if head.found else ())][:1]
-
-        def gone(cell: Cell) -> bool:
-            if not declared:
-                return False
-            kernel = declared[0].get(cell.kernel)
-            return kernel is None or cell.variant not in kernel["variants"] or cell.case not in kernel["cases"]
-
-        kept = [r for r in records if (r.kind, r.cell) in asked or gone(r.cell)]
+        in_base, in_head = self._declares(base), self._declares(head)
+        kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
             self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
-        return kept
+        gone = {(r.kind, r.cell) for r in kept} - asked
+        return kept, [e for e in expected if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
+
+    def _declares(self, side: Named) -> Callable[[Cell], bool]:
+        """Whether a side's code has a cell: by the plan of its runs, else by its code, else by its records."""
+        if side.found and side.found.runs:
+            declared = side.found.runs[0]["declared"]
+        elif side.tree is not None and self.compile:
+            declared = declarations(describe(checkout(self.git, side.tree, self.workspace)))
+        else:
+            known = {(r.kernel, r.variant, r.case) for r in (side.found.records if side.found else ())}
+            return lambda cell: (cell.kernel, cell.variant, cell.case) in known
+
+        def has(cell: Cell) -> bool:
+            kernel = declared.get(cell.kernel, {"variants": (), "cases": ()})
+            return cell.variant in kernel["variants"] and cell.case in kernel["cases"]
+
+        return has
 
     def _compile_static(
         self, base: Named, head: Named, base_records: list[Record], head_records: list[Record], expected: Sequence[Expected], matrix: str
@@ -203,18 +214,18 @@ class Assembler:
             return records
         devices = tuple(sorted({c.device for c in cells}))
         plan = plan_tree(self.workspace, self.git, side.tree, matrix, Filters(devices=devices, kinds=(STATIC,)))
-        wanted = tuple(e for e in plan.expected if e.cell in cells)
-        if not wanted:
-            return records
-        fresh = self._run(replace(plan, expected=wanted, jobs=tuple(make_jobs(wanted, plan.description.kinds, side.code_digest))))
-        return [r for r in records if r.kind != STATIC or r.cell not in cells] + fresh
+        wanted = {e.cell: e for e in plan.expected if e.cell in cells}
+        fresh = [r for r in self.results.compiled_here(side.code_digest, version("triton")) if r.cell in wanted]
+        if left := tuple(wanted[cell] for cell in sorted(set(wanted) - {r.cell for r in fresh})):
+            fresh += self._run(replace(plan, expected=left, jobs=tuple(make_jobs(left, plan.description.kinds, side.code_digest))))
+        return [r for r in records if r.kind != STATIC or r.cell not in wanted] + fresh
 
     def _run(self, plan: Plan) -> list[Record]:
         self.say(f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU")
         now = datetime.now(UTC)
-        options: dict[str, Any] = {"filters": {}, "require": [], "purpose": ON_THE_SPOT}
-        run = describe_run(plan, new_run_id(now), now, options)
-        outcome = execute(plan, LocalDispatcher(), self.store, run, self.workspace.runs_dir / run["run_id"])
+        run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": []})
+        place = self.workspace.compiled_dir
+        outcome = execute(plan, LocalDispatcher(), RunStore(place), run, place / run["run_id"])
         return [r for r in outcome.records if r.status != Status.NO_CAPACITY]
 
 

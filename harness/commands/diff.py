@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
@@ -39,6 +41,7 @@ def command(
     from harness.errors import UnknownNameError
     from harness.judge.diff import judge
     from harness.judge.model import Policy, Verdict
+    from harness.report.json import to_json
     from harness.store.runs import RunStore
 
     verdicts = []
@@ -55,9 +58,19 @@ def command(
     assembler = Assembler(workspace, store, lambda line: click.echo(line, err=True), compile_missing=not no_compile)
     sides = assembler.sides(range_, exact=exact, matrix=matrix)
     diff = judge(sides.base, sides.head, policy)
-    click.echo(_render(diff, sides.notes, output))
+    click.echo(_render(to_json(diff, sides.notes), output))
     return diff.exit_code
 
 
-def _render(diff: object, notes: tuple[str, ...], output: str) -> str:
-    raise NotImplementedError
+def _render(document: dict[str, Any], output: str) -> str:
+    if output == "json":
+        import json
+
+        return json.dumps(document, indent=2)
+    if output == "markdown":
+        from harness.report.markdown import render_markdown
+
+        return render_markdown(document)
+    from harness.report.text import render_text
+
+    return render_text(document)

@@ -19,6 +19,7 @@ import harness
 from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
+from harness.plan.describe import Description
 from harness.plan.plan import Plan
 from harness.records import Cell, Expected, Record, Status
 
@@ -54,6 +55,11 @@ def new_run_id(now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
+def declarations(what: Description) -> dict[str, Any]:
+    """Kernel -> its variants and cases: what the code has, whatever a plan asks of it."""
+    return {k.name: {"variants": k.variants, "cases": [c.case for c in k.cases]} for k in what.kernels}
+
+
 def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
     """run.json of a run that starts: identity, plan, and the options that `--resume` needs."""
     tree = plan.tree
@@ -69,7 +75,7 @@ def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]
         "code_digest": tree.code_digest,
         "matrix": plan.matrix,
         "options": options,
-        "declared": {k.name: {"variants": k.variants, "cases": [c.case for c in k.cases]} for k in plan.description.kernels},
+        "declared": declarations(plan.description),
         "expected": [{"cell": str(e.cell), "kind": e.kind, "limit": e.limit} for e in plan.expected],
     }
 

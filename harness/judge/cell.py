@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -92,7 +93,8 @@ class CellJudge:
             both = (builds[0], builds[1]) if builds[0] and builds[1] else None
             judgement = self.rules[rule].judge(Pair(name, base, head, limits, both))
         before, after = value_of(base), value_of(head)
-        ratio = after / before if before and after is not None else None
+        # What must not be compared gets no ratio either.
+        ratio = None if judgement.verdict is Verdict.INCOMPARABLE else _ratio(before, after)
         return self._finding(key, name, judgement, before, after, ratio)
 
     def _whole_cell(self, key: Key, judgement: Judgement) -> Finding:
@@ -151,6 +153,12 @@ def _row(name: str) -> Metric:
         return metrics.metric(name)
     except KeyError:
         raise UnknownNameError.of("metric", name, metrics.METRICS) from None
+
+
+def _ratio(base: float | None, head: float | None) -> float | None:
+    """Head over base; None where it is no finite number."""
+    ratio = head / base if base and head is not None else math.inf
+    return ratio if math.isfinite(ratio) else None
 
 
 def _judge_values(base: tuple[Record, ...], head: tuple[Record, ...]) -> Judgement | None:

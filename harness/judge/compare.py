@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.judge.model import INTERPRETER, Judgement, Reason, Verdict
@@ -40,7 +40,8 @@ _TRITON = Field(Reason.TRITON, lambda r: r.environment.get("triton"), needed=Tru
 _COMPILER = Field(Reason.COMPILER, lambda r: r.environment.get("compiler"), needed=True)
 _UNIT_OF_MEASURE = Field(Reason.UNIT_OF_MEASURE, lambda r: r.unit_of_measure)
 
-_COMPILED_FIELDS = (_ENGINE, _TRITON, _COMPILER, _DATA, _UNIT_OF_MEASURE)
+# What a compiler reports needs no method of measuring; where one is named, it must be one.
+_COMPILED_FIELDS = (replace(_ENGINE, needed=False), _TRITON, _COMPILER, _DATA, _UNIT_OF_MEASURE)
 _FIELDS: dict[Rule, tuple[Field, ...]] = {
     Rule.TIME: (_MODEL, _PARTITION, _METHOD, _DATA, _UNIT_OF_MEASURE),
     # The inputs of correctness and drift are bit-equal everywhere; the errors of other inputs are other errors.

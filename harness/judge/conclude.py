@@ -55,7 +55,7 @@ def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[int, tuple[st
         informs.append(f"not judged: {unjudged} stored times; `harness submit --against BASE` measures both sides in one lease")
     if absent := sum(f.verdict is Verdict.MISSING and not f.exit_code for f in findings):
         informs.append(f"not measured: {absent} cells on devices that head's run did not reach")
-    passes = [] if fails or undecided else [f"passes: {n} results compared, none worse"]
+    passes = [] if fails or undecided else [f"passes: {n} {'result' if n == 1 else 'results'} compared, none fails"]
     return 1 if fails else 3 if undecided else 0, (*fails, *undecided, *passes, *informs)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from harness.records import Cell, Record
+from harness.records import Cell, Expected, Record
 
 INTERPRETER = "cpu"
 """The device that is no GPU: its answers are the same on any host, its times say nothing."""
@@ -100,20 +100,6 @@ class Reason(StrEnum):
     UNIT_OF_MEASURE = "unit_of_measure", "the sides' values are in other units"
 
 
-@dataclass(frozen=True)
-class Expected:
-    """One cell that a plan asks one kind of.
-
-    Args:
-        limit: the error tolerance of the cell under this kind, the loosest of its tensors'; None where errors are
-            not measured.
-    """
-
-    cell: Cell
-    kind: str
-    limit: float | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One side of a diff: a ref, and the records that stand for it.
@@ -202,6 +188,7 @@ class Mean:
 
     metric: str
     device: str
+    rule: str
     n: int
     of: int
     ratio: float

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from harness import metrics
 from harness.judge.conclude import compared
 from harness.judge.model import Coverage, Finding, Mean, Noise, Reason
 from harness.metrics import Rule
@@ -24,7 +25,7 @@ def geometric_means(findings: Sequence[Finding]) -> tuple[Mean, ...]:
         if compared(finding) and finding.ratio:
             ratios[finding.kind, finding.metric, finding.device].append(finding.ratio)
     return tuple(
-        Mean(metric, device, len(found), len(cells[kind, device]), statistics.geometric_mean(found))
+        Mean(metric, device, metrics.metric(metric).rule, len(found), len(cells[kind, device]), statistics.geometric_mean(found))
         for (kind, metric, device), found in sorted(ratios.items())
     )
 

@@ -126,6 +126,16 @@ class Guards(TorchDispatchMode):
         self._houses: list[_House] = []
         self._placing = False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Yes: a variant that torch.compile made is checked as compiled; else torch would run it eagerly under a mode."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: else torch imports its compiler (seconds) at the first operation of each launch, only to keep out of here."""
+        return False
+
     def guarded(self, inputs: Mapping[str, Any]) -> Inputs:
         """The same arguments with every tensor moved inside guard bytes: shape, strides and content are kept.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 PIECE = 1 << 24
@@ -77,7 +78,7 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
     if worst_at is None:
         return Errors(0.0, 0.0, 0.0, 1.0, 1.0, 0, None, None, None)
     difference, own, expected = (math.sqrt(total) for total in squares[:3])
-    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst_at), actual.shape))
+    place = tuple(int(i) for i in np.unravel_index(worst_at, actual.shape))
     infinite = mismatches > 0
     return Errors(
         rel_l2=math.inf if infinite else difference / expected if expected > 0 else difference,

@@ -52,6 +52,10 @@ class Recorder:
     compile_s: float = 0.0
     failure: tuple[BaseException, JITFunction[Any]] | None = None
 
+    def forget(self) -> None:
+        """Start anew."""
+        self.launches, self.compile_s, self.failure = [], 0.0, None
+
     def failed(self, error: BaseException) -> str | None:
         """The kernel that could not be built and why, in one line; None where `error` is no such failure."""
         if self.failure is None or self.failure[0] is not error:

@@ -1,7 +1,8 @@
 """Digests the Python code that decides how a variant launches: `launcher_digest`, which stands beside `binary_hash`.
 
-The digest covers, whole, the files that define the variant's launcher and the kernel's `make_inputs` and, again and
-again, every file of the workspace that those import. It leaves out the standard library, installed packages, torch,
+The digest covers, whole, the files that define the variant's launcher, the kernel's `make_inputs` and its cost model
+(so the file that declares the kernel, when launcher and inputs come from elsewhere) and, again and again, every file of
+the workspace that those import. It leaves out the standard library, installed packages, torch,
 triton and the harness: their versions are environment. Files count by their syntax tree, so comments, blank lines and
 line breaks change nothing, and neither do file and folder names. That is more than launches strictly depend on: an equal
 digest proves equal launcher code, a different one proves nothing.
@@ -35,7 +36,7 @@ def launcher_digest(kernel: Kernel, variant_name: str) -> str:
     """
     variant = kernel.variant(variant_name)
     found: dict[Path, str] = {}
-    waiting = [_origin(variant.call), _origin(kernel.make_inputs)]
+    waiting = [_origin(function) for function in (variant.call, kernel.make_inputs, kernel.traffic, kernel.flops)]
     while waiting:
         path, package = waiting.pop()
         if path in found:

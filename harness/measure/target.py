@@ -152,6 +152,7 @@ def capability(target: GPUTarget) -> tuple[int, int]:
 @contextlib.contextmanager
 def targeting(device: Device, driver: TargetDriver) -> Iterator[None]:
     """Let Triton launch through `driver`, and torch and the harness answer for `device`, inside the block."""
+    load_meta_operations()
     with contextlib.ExitStack() as stack:
         stack.enter_context(pretend(device.properties))
         stack.enter_context(replaced(triton_driver, "_active", driver))
@@ -159,6 +160,12 @@ def targeting(device: Device, driver: TargetDriver) -> Iterator[None]:
         for owner, name, value in _torch_answers(device, driver.target):
             stack.enter_context(replaced(owner, name, value))
         yield
+
+
+@functools.cache
+def load_meta_operations() -> None:
+    """Let torch import what operations on meta tensors need, which it does late: it must see this host, not the target."""
+    torch.add(torch.empty(1, device="meta"), 1)
 
 
 def _data_ptr(tensor: torch.Tensor) -> int:

@@ -37,8 +37,8 @@ def resolve(git: Git, ref: str) -> Tree:
     if ref == "worktree":
         return tree_of_worktree(git, ref)
     if ref == "pr":
-        commit, how = _pull_request(git)
-        return tree_of_commit(git, commit, ref, how)
+        head, how = _pull_request(git)
+        return tree_of_commit(git, head, ref, how)
     for name in (ref, f"refs/remotes/origin/{ref}"):
         if commit := git.commit(name):
             return tree_of_commit(git, commit, ref, f"{ref} at {commit[:12]}" if name == ref else f"origin/{ref} at {commit[:12]}")

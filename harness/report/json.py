@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from harness.judge.model import Diff, Finding, Side
@@ -13,8 +14,12 @@ FORMAT = 1
 """Number of the document's form; it rises when a key changes its meaning."""
 
 
-def to_json(diff: Diff) -> dict[str, Any]:
-    """The diff as plain data: findings the worst first, every verdict counted, the rules that judged and the reasons in words."""
+def to_json(diff: Diff, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The diff as plain data: findings the worst first, every verdict counted, the rules that judged and the reasons in words.
+
+    Args:
+        notes: what a reader should know of how the two sides were put together, a line each.
+    """
     reasons = {str(f.reason): f.reason.text for f in diff.findings}
     used = {f.rule for f in diff.findings}
     return {
@@ -23,6 +28,7 @@ def to_json(diff: Diff) -> dict[str, Any]:
         "head": _side(diff.head),
         "exit_code": diff.exit_code,
         "conclusion": list(diff.conclusion),
+        "notes": list(notes),
         "counts": {str(verdict): n for verdict, n in diff.counts.items()},
         "gpus": dict(diff.gpus),
         "coverage": [dataclasses.asdict(c) for c in diff.coverage],

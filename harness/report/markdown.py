@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.report import words
@@ -33,11 +34,12 @@ def render_markdown(diff: Mapping[str, Any], *, limit: int = CHECK_LIMIT, verbos
     gpus = words.gpus(diff["gpus"])
     blocks = (
         Block(_top(diff)),
-        _block("In short", [f"- {code(line)}" for line in group_lines(diff["findings"], shown)], "lines"),
+        _block("Notes", [f"- {note}" for note in diff["notes"]], "notes"),
         _block("Devices", [f"- {code(device)}: {line}" for device, line in device_lines(diff["coverage"])], "devices"),
-        _block("Findings", list(map(_row, shown)), "findings", _COLUMNS),
+        _block("In short", [f"- {code(line)}" for line in group_lines(diff["findings"], shown)], "lines"),
+        replace(_block("Findings", list(map(_row, shown)), "findings", _COLUMNS), yields=True),
         _block("Geometric means of head over base", _means(diff["summary"]), "means"),
-        _block("Reasons", [f"- {code(c)}: {diff['reasons'][c]}" for c in dict.fromkeys(f["reason"] for f in shown)], "reasons"),
+        _block("Reasons", [f"- {code(name)}: {text}" for name, text in words.reasons(diff, shown)], "reasons"),
         _block("Rules", [f"- {rule}" for rule in diff["rules"]], "rules"),
         Block(["", f"**{gpus}**"] if gpus else []),
     )
@@ -93,11 +95,5 @@ def _row(finding: Mapping[str, Any]) -> str:
 
 
 def _means(summary: Mapping[str, Any]) -> list[str]:
-    rows = [
-        f"- {m['metric']} on {code(m['device'])}: {words.percent(m['ratio'])} over {m['n']} of {words.count(m['of'], 'cell')}"
-        for m in summary["means"]
-    ]
-    if noise := summary["noise"]:
-        span = f"{words.percent(noise['lowest'])} to {words.percent(noise['highest'])}"
-        rows.append(f"- noise: the times of {words.count(noise['n'], 'cell')} with equal binaries moved by {span}")
-    return rows
+    noise = words.noise(summary["noise"])
+    return [*(f"- {m['metric']} on {code(m['device'])}: {words.mean(m)}" for m in summary["means"]), *([f"- {noise}"] if noise else [])]

@@ -22,11 +22,12 @@ def render_text(diff: Mapping[str, Any], *, verbose: bool = False) -> str:
     shown = listed(diff["findings"], verbose=verbose)
     sections = (
         _top(diff),
+        _section("Notes", [f"  {note}" for note in diff["notes"]]),
         _section("Devices", _pairs(device_lines(diff["coverage"]))),
-        _section("In short", group_lines(diff["findings"], shown)),
+        _section("In short", [f"  {line}" for line in group_lines(diff["findings"], shown)]),
         _section("Findings", _rows(shown)),
         _section("Geometric means of head over base", _means(diff["summary"])),
-        _section("Reasons", _pairs([(code, diff["reasons"][code]) for code in dict.fromkeys(f["reason"] for f in shown)])),
+        _section("Reasons", _pairs(words.reasons(diff, shown))),
         _section("Rules", [f"  {rule}" for rule in diff["rules"]]),
         _bottom(diff),
     )
@@ -78,16 +79,8 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _means(summary: Mapping[str, Any]) -> list[str]:
-    lines = _pairs(
-        [
-            (f"{m['metric']} on {m['device']}", f"{words.percent(m['ratio'])} over {m['n']} of {words.count(m['of'], 'cell')}")
-            for m in summary["means"]
-        ]
-    )
-    if noise := summary["noise"]:
-        span = f"{words.percent(noise['lowest'])} to {words.percent(noise['highest'])}"
-        lines.append(f"  noise: the times of {words.count(noise['n'], 'cell')} with equal binaries moved by {span}")
-    return lines
+    noise = words.noise(summary["noise"])
+    return [*_pairs([(f"{m['metric']} on {m['device']}", words.mean(m)) for m in summary["means"]]), *([f"  {noise}"] if noise else [])]
 
 
 def _bottom(diff: Mapping[str, Any]) -> list[str]:

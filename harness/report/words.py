@@ -50,6 +50,25 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
+def mean(data: Mapping[str, Any]) -> str:
+    """`+3.1 % over 7 of 10 cells`."""
+    return f"{change_of(data['ratio'], data['rule'])} over {data['n']} of {count(data['of'], 'cell')}"
+
+
+def noise(data: Mapping[str, Any] | None) -> str:
+    """How far times moved that cannot have changed; empty where there is no such cell."""
+    if data is None:
+        return ""
+    moved = f"{percent(data['lowest'])} to {percent(data['highest'])}"
+    return f"noise: the times of {count(data['n'], 'cell')} with equal binaries moved by {moved}"
+
+
+def reasons(diff: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(code, sentence) of every reason that a reader of the rows and of the coverage meets."""
+    met = [*(f["reason"] for f in shown), *(code for row in diff["coverage"] for code in row["others"])]
+    return [(code, diff["reasons"][code]) for code in dict.fromkeys(met)]
+
+
 def gpus(measured: Mapping[str, bool]) -> str | None:
     """`0 of 4 GPUs measured`; None where no GPU was asked for."""
     return f"{sum(measured.values())} of {count(len(measured), 'GPU')} measured" if measured else None

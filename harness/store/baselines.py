@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
 from harness.records import Cell, Record, Status
-from harness.store.files import encode, file_name, read_file, read_folder
+from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
 from harness.store.runs import RunStore
-from harness.store.tables import sort_records
+from harness.store.tables import fingerprint
 
 LEVEL = 19
 """zstd's effort for baselines: git keeps them for ever."""
+
+_PLACE = re.compile(r"device=(?P<device>[^/]+)/(?P<run>[^/]+)\.parquet")
 
 COPIED = frozenset({Status.OK, Status.SKIPPED})
 """Statuses that a baseline holds: a value, or the reason why there need be none."""
@@ -109,7 +112,9 @@ def accept(
         else:
             by_device.setdefault(record.device, []).append(replace(record, samples=None))
     if not by_device:
-        raise StoreError(f"to accept run {run_id}", f"no record of it can be a baseline: {_counts(left_out)}", "run it where it measures something")
+        raise StoreError(
+            f"to accept run {run_id}", f"no record of it can be a baseline: {_counts(left_out)}", "run it where it measures something"
+        )
     folder = open_folder(baselines_dir)
     new = {device for device, rows in by_device.items() if not _accepted(folder, device, run_id, rows)}
     files = []
@@ -127,7 +132,9 @@ def read_baselines(baselines_dir: str | Path, cell: Cell | None = None) -> list[
     Raises:
         StoreError: a file is corrupt, foreign, of a newer schema, or not where it was accepted; it is named.
     """
-    return read_folder(open_folder(baselines_dir), cell)
+    folder = open_folder(baselines_dir)
+    paths = [path for path, device, _ in _files(folder) if cell is None or device == cell.device]
+    return [record for path in paths for record in read_file(folder, path, cell)]
 
 
 def list_baselines(baselines_dir: str | Path) -> list[BaselineInfo]:
@@ -137,7 +144,7 @@ def list_baselines(baselines_dir: str | Path) -> list[BaselineInfo]:
         StoreError: as `read_baselines`.
     """
     folder = open_folder(baselines_dir)
-    infos = [_info(folder, path) for path in folder.files(".parquet")]
+    infos = [_info(folder, *file) for file in _files(folder)]
     return sorted(infos, key=lambda info: (info.started_at or "", info.run_id, info.device), reverse=True)
 
 
@@ -152,7 +159,9 @@ def _check_acceptable(run: Mapping[str, Any]) -> None:
     if not run.get("commit"):
         reasons.append("it has no commit")
     if reasons:
-        raise StoreError(f"to accept run {run['run_id']}", "; ".join(reasons), "accept a run that passed on a clean commit: see `harness runs`")
+        raise StoreError(
+            f"to accept run {run['run_id']}", "; ".join(reasons), "accept a run that passed on a clean commit: see `harness runs`"
+        )
 
 
 def _choose(records: Sequence[Record], column: str, wanted: Collection[str] | None) -> list[Record]:
@@ -181,7 +190,8 @@ def _accepted(folder: Folder, device: str, run_id: str, records: Sequence[Record
     if folder.size(path) is None:
         return False
     there = read_file(folder, path)
-    missing = [record for record in sort_records(records) if record not in there]
+    known = set(map(fingerprint, there))
+    missing = [record for record in records if fingerprint(record) not in known]
     if missing:
         raise StoreError(
             f"to accept run {run_id} on {device}",
@@ -195,12 +205,24 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {why}" for why, n in sorted(counts.items()) if n) or "it has none"
 
 
-def _info(folder: Folder, path: str) -> BaselineInfo:
+def _files(folder: Folder) -> Iterator[tuple[str, str, str]]:
+    """Path, device and run id of every baseline file."""
+    for path in folder.files(".parquet"):
+        place = _PLACE.fullmatch(path)
+        if place is None:
+            raise StoreError(
+                f"the baselines in {folder}",
+                f"{path}, which `harness baseline accept` did not put there",
+                "take it away, or move it back to device=<device>/<run>.parquet",
+            )
+        yield path, place["device"], place["run"]
+
+
+def _info(folder: Folder, path: str, device: str, run_id: str) -> BaselineInfo:
     records = read_file(folder, path)
-    device, _, file = path.removeprefix("device=").partition("/")
     return BaselineInfo(
         device=device,
-        run_id=file.removesuffix(".parquet"),
+        run_id=run_id,
         commits=tuple(sorted({record.commit for record in records if record.commit})),
         code_digests=tuple(sorted({record.code_digest for record in records})),
         kinds=tuple(sorted({record.kind for record in records})),

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import StoreError
 from harness.records import Cell, Record
+from harness.store.digest import METADATA_KEY, digest
 from harness.store.folder import Folder, open_folder
-from harness.store.schema import current
+from harness.store.schema import RESTORE, current
 from harness.store.tables import from_table, sort_records, to_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_RESTORE = "restore the file from where it was copied, or run again"
 
 
 def file_name(device: str, run_id: str) -> str:
@@ -32,7 +33,7 @@ def file_name(device: str, run_id: str) -> str:
 
 
 def encode(records: Sequence[Record], where: str, level: int) -> bytes:
-    """The records, sorted, as the bytes of a Parquet file: zstd, full precision, a checksum on every page.
+    """The records, sorted, as the bytes of a Parquet file: zstd, full precision, checksums, a digest.
 
     Args:
         records: of one device.
@@ -43,28 +44,40 @@ def encode(records: Sequence[Record], where: str, level: int) -> bytes:
         StoreError: a value that its column cannot hold.
     """
     table = to_table(sort_records(records), where)
+    table = table.replace_schema_metadata({METADATA_KEY: digest(table)})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", compression_level=level, write_page_checksum=True, write_statistics=["kernel"])
     return sink.getvalue().to_pybytes()
 
 
-def read_file(folder: Folder, path: str, cell: Cell | None = None) -> list[Record]:
+def read_file(folder: Folder, path: str, cell: Cell | None = None, rows: int | None = None) -> list[Record]:
     """The records of one file, or those of one cell in it.
 
+    Args:
+        folder: where the file is.
+        path: the file, below `folder`.
+        cell: the only cell wanted; None for all.
+        rows: how many records the whole file must hold, where that is known.
+
     Raises:
-        StoreError: the file cannot be read, is no Parquet, is corrupt, is of another schema, or stands under another device or
-            run than its records name; the file is named.
+        StoreError: the file cannot be read, is no Parquet, is corrupt, is of another schema, holds another number of
+            records, or stands under another device or run than its records name; the file is named.
     """
     where = folder.where(path)
     content = folder.read(path)
     try:
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+        table.validate(full=True)
+        table = current(table, where)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"records in {where}", f"no readable Parquet file: {error}", _RESTORE) from error
-    table = current(table, where)
+        raise StoreError(f"records in {where}", f"no readable Parquet file: {error}", RESTORE) from error
     _check_place(table, PurePosixPath(path), where)
+    if rows is not None and table.num_rows != rows:
+        raise StoreError(f"records in {where}", f"{table.num_rows} records where its run wrote {rows}", RESTORE)
     if cell is not None:
-        table = table.filter(_is(table, cell))
+        wanted = {"kernel": cell.kernel, "variant": cell.variant, "case": cell.case, "device": cell.device}
+        for column, value in wanted.items():
+            table = table.filter(pc.equal(table[column], value))
     return from_table(table, where)
 
 
@@ -93,12 +106,6 @@ def read_parquet(path: str | Path) -> list[Record]:
     if not folder.files(".parquet"):
         raise StoreError(f"records in {path}", "no Parquet file there or below", "give a file, a run's folder or baselines/")
     return read_folder(folder)
-
-
-def _is(table: pa.Table, cell: Cell) -> list[bool]:
-    names = zip(*(table[name].to_pylist() for name in ("kernel", "variant", "case", "device")), strict=True)
-    wanted = (cell.kernel, cell.variant, cell.case, cell.device)
-    return [row == wanted for row in names]
 
 
 def _check_place(table: pa.Table, path: PurePosixPath, where: str) -> None:

@@ -44,11 +44,11 @@ class Folder:
         return f"{self}/{path}"
 
     def children(self) -> list[str]:
-        """Names of the folders in it, sorted; none where it does not exist. Names that begin with `.` or `_` do not count."""
+        """Names of the folders in it, sorted: none where it does not exist, none that begins with `.` or `_`."""
         return [name for name, kind in self._entries(recursive=False) if kind == fs.FileType.Directory]
 
     def files(self, suffix: str) -> list[str]:
-        """Paths of all files below it with a suffix, sorted; none where it does not exist. Names that begin with `.` or `_` do not count."""
+        """Paths of all files below it with a suffix, sorted: none where it does not exist, none with a part that begins with `.` or `_`."""
         return [name for name, kind in self._entries(recursive=True) if kind == fs.FileType.File and name.endswith(suffix)]
 
     def size(self, path: str) -> int | None:

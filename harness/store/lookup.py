@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness.errors import Undecided
 from harness.records import Cell, Record, Status
 from harness.store.baselines import read_baselines
 from harness.store.runs import RunStore
@@ -31,18 +32,31 @@ class Found:
 
 
 class Results:
-    """Everything known here: the runs of a store and the baselines of a workspace."""
+    """Everything known here.
 
-    def __init__(self, store: RunStore, baselines_dir: Path) -> None:
-        self.store, self.baselines_dir = store, baselines_dir
+    Args:
+        store: the runs.
+        compiled: static records that were compiled for a diff; they stand for no run.
+        baselines_dir: accepted records.
+    """
+
+    def __init__(self, store: RunStore, compiled: RunStore, baselines_dir: Path) -> None:
+        self.store, self.compiled, self.baselines_dir = store, compiled, baselines_dir
 
     @cached_property
     def _baselines(self) -> list[Record]:
         return read_baselines(self.baselines_dir)
 
     def run(self, name: str) -> Found:
-        """The results of one run (an id, or `last`)."""
+        """The results of one run (an id, or `last`).
+
+        Raises:
+            UnknownNameError: no such run.
+            Undecided: the run was stopped half way.
+        """
         run, records = self.store.read(self.store.resolve(name))
+        if not run.get("finished_at"):
+            raise Undecided(f"the results of run {run['run_id']}", "it has not ended", f"harness submit --resume {run['run_id']}")
         return Found(tuple(records), (run,), frozenset({run["run_id"]}))
 
     def of(self, code_digest: str, *, dirty: bool, exclude: Collection[str] = ()) -> Found | None:
@@ -52,12 +66,7 @@ class Results:
             dirty: whether runs of a dirty worktree count: they never do for a commit.
             exclude: runs that do not count.
         """
-        infos = [
-            info
-            for info in self.store.list()
-            if info.code_digest == code_digest and info.finished and (dirty or not info.dirty) and info.run_id not in exclude
-        ]
-        read = [self.store.read(info.run_id) for info in infos]
+        read = [answer for answer in self._stored(self.store, code_digest, dirty) if answer[0]["run_id"] not in exclude]
         baselines: dict[str, list[Record]] = {}
         for record in self._baselines:
             if record.code_digest == code_digest and record.run_id not in exclude:
@@ -69,6 +78,18 @@ class Results:
             return None
         records = tuple(_newest(answers))
         return Found(records, tuple(run for run, _ in read), frozenset(r.run_id for r in records))
+
+
+    def compiled_here(self, code_digest: str, triton: str) -> list[Record]:
+        """Static records of some code that an earlier diff compiled with this version of Triton, the newest of each cell."""
+        answers = [records for _, records in self._stored(self.compiled, code_digest, dirty=True)]
+        return [r for r in _newest(answers) if r.environment.get("triton") == triton and not Status(r.status).resumable]
+
+    @staticmethod
+    def _stored(store: RunStore, code_digest: str, dirty: bool) -> list[tuple[dict[str, Any], list[Record]]]:
+        """The finished runs of some code, newest first."""
+        infos = [i for i in store.list() if i.code_digest == code_digest and i.finished and (dirty or not i.dirty)]
+        return [store.read(info.run_id) for info in infos]
 
 
 def _newest(answers: Iterable[list[Record]]) -> Iterable[Record]:

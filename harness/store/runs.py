@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
-from harness.records import SCHEMA_VERSION, Cell, Record, Status
+from harness.records import Cell, Record, Status
 from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
-from harness.store.tables import from_table, to_table
+from harness.store.tables import fingerprint, from_table, to_table
 
 LEVEL = 3
 """zstd's effort for runs: they are written once and read a few times."""
 
-_RESUME = "restore the folder from where it was copied, or go on with `harness submit --resume {run}`"
+VERSION = 1
+"""Version of run.json."""
+
+_MEND = "restore run.json from where it was copied, or move the run's folder away"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class RunInfo:
     by_status: Mapping[str, int]
 
 
+# Names for return types: inside the class, `list` is its method.
+Infos = list[RunInfo]
+Records = list[Record]
+Paths = list[str]
+
+
 class RunStore:
     """The runs in a folder.
 
@@ -72,7 +81,7 @@ class RunStore:
         before = self._before(run)
         self._save(run, before["store"]["rows"] if before else {})
 
-    def write(self, run: Mapping[str, Any], records: Sequence[Record], *, replace: bool = False) -> list[str]:
+    def write(self, run: Mapping[str, Any], records: Sequence[Record], *, replace: bool = False) -> Paths:
         """Write a run: one file a device, then run.json, which makes them count.
 
         Args:
@@ -117,7 +126,7 @@ class RunStore:
             raise self._unknown(run_id)
         return run
 
-    def read(self, run_id: str, cell: Cell | None = None) -> tuple[dict[str, Any], list[Record]]:
+    def read(self, run_id: str, cell: Cell | None = None) -> tuple[dict[str, Any], Records]:
         """A run's run.json, and its records (or those of one cell) by device, kernel, variant, case, kind, metric, arm and seq.
 
         Raises:
@@ -129,17 +138,10 @@ class RunStore:
         records: list[Record] = []
         for device in sorted(rows) if cell is None else sorted({cell.device} & set(rows)):
             path = f"{run_id}/records/{file_name(device, run_id)}"
-            found = read_file(self.folder, path)
-            if len(found) != rows[device]:
-                raise StoreError(
-                    f"records in {self.folder.where(path)}",
-                    f"{len(found)} records where run.json says {rows[device]}",
-                    _RESUME.format(run=run_id),
-                )
-            records += found if cell is None else [record for record in found if record.cell == cell]
+            records += read_file(self.folder, path, cell, rows[device])
         return run, records
 
-    def list(self) -> list[RunInfo]:
+    def list(self) -> Infos:
         """Every run, newest first.
 
         Raises:
@@ -176,7 +178,7 @@ class RunStore:
             raise self._unknown(wanted)
         return matches[0]
 
-    def find(self, cell: Cell) -> Iterator[tuple[RunInfo, list[Record]]]:
+    def find(self, cell: Cell) -> Iterator[tuple[RunInfo, Records]]:
         """The runs that have records of a cell, newest first, with those records.
 
         Raises:
@@ -196,11 +198,11 @@ class RunStore:
             version, rows = run["store"]["version"], run["store"]["rows"]
             consistent = run["run_id"] == run_id and isinstance(run["created_at"], str) and isinstance(rows, dict)
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _RESUME.format(run=run_id)) from error
-        if version != SCHEMA_VERSION:
-            raise StoreError(f"the run in {where}", f"version {version}; this harness reads {SCHEMA_VERSION}", "install a newer harness")
+            raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _MEND) from error
+        if version != VERSION:
+            raise StoreError(f"the run in {where}", f"version {version}; this harness reads {VERSION}", "install a newer harness")
         if not consistent:
-            raise StoreError(f"the run in {where}", f"it describes run {run['run_id']!r}", _RESUME.format(run=run_id))
+            raise StoreError(f"the run in {where}", f"it describes run {run['run_id']!r}", _MEND)
         return run
 
     def _before(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -212,7 +214,7 @@ class RunStore:
 
     def _save(self, run: Mapping[str, Any], rows: Mapping[str, int]) -> None:
         file_name("any", str(run["run_id"]))
-        whole = {**run, "store": {"version": SCHEMA_VERSION, "rows": rows}}
+        whole = {**run, "store": {"version": VERSION, "rows": rows}}
         self.folder.write(f"{run['run_id']}/run.json", json.dumps(whole, indent=1, allow_nan=False).encode())
 
     def _check_superset(self, before: Mapping[str, Any], records: Sequence[Record]) -> None:
@@ -221,8 +223,8 @@ class RunStore:
         old = [record for path in paths for record in read_file(self.folder, path)]
         again = {(record.kind, record.cell) for record in old if Status(record.status).resumable}
         new = from_table(to_table(records, f"run {run_id}"), f"run {run_id}")
-        lost = Counter(_text(record) for record in old if (record.kind, record.cell) not in again)
-        lost -= Counter(map(_text, new))
+        lost = Counter(fingerprint(record) for record in old if (record.kind, record.cell) not in again)
+        lost -= Counter(map(fingerprint, new))
         gone = again - {(record.kind, record.cell) for record in new}
         if lost or gone:
             raise StoreError(
@@ -234,7 +236,9 @@ class RunStore:
     def _unknown(self, name: str) -> UnknownNameError:
         ids = self.folder.children()
         found = f"the newest runs in {self.folder}: {', '.join(ids[-10:])}" if ids else f"no runs in {self.folder}"
-        return UnknownNameError(f"run {name!r}", found, "see `harness runs`" if ids else "make one with `harness submit`, or name another --store")
+        return UnknownNameError(
+            f"run {name!r}", found, "see `harness runs`" if ids else "make one with `harness submit`, or name another --store"
+        )
 
 
 def exclude_run(records: Iterable[Record], run_id: str) -> list[Record]:
@@ -262,7 +266,3 @@ def _info(run: Mapping[str, Any]) -> RunInfo:
 def _who(run: Mapping[str, Any]) -> str:
     state = f"finished {run['finished_at']}" if run.get("finished_at") else "unfinished"
     return f"created {run['created_at']} from {run.get('ref') or 'no ref'} at {run.get('commit') or 'no commit'}, {state}"
-
-
-def _text(record: Record) -> str:
-    return json.dumps(record.to_json(), sort_keys=True)

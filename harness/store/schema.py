@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from harness.errors import StoreError
 from harness.records import COLUMNS, ENVIRONMENT, EVIDENCE, SCHEMA_VERSION
+from harness.store.digest import METADATA_KEY, digest
 
 _DEVICE = pa.dictionary(pa.int32(), pa.string())
 """A dictionary, because readers infer one from the folder name `device=...` and refuse to merge it with a plain string."""
@@ -25,6 +26,9 @@ _INTEGERS = {"schema_version", "attempt", "seq", "block", "position", "compiles_
 _FLOATS = {"value", "duration"}
 _FLAGS = {"dirty", "converged"}
 _STRING_LISTS = {"binary_hash", "grid", "config"}
+
+RESTORE = "restore the file from where it was copied, or resume or repeat its run"
+OURS = "give a Parquet file that this harness wrote"
 
 REQUIRED = frozenset(
     {"schema_version", "run_id", "job_id", "attempt", "seq", "arm", "dirty", "code_digest"}
@@ -67,18 +71,21 @@ def current(table: pa.Table, where: str) -> pa.Table:
         where: the file, for the error.
 
     Raises:
-        StoreError: no schema version, several, a newer or unknown one, other columns, other types, or null where none may be.
+        StoreError: no schema version, several, a newer or unknown one; values that are not those that were written; other
+            columns or types; null where none may be.
     """
-    table = _upgraded(table, _version(table, where))
+    version = _version(table, where)
+    _check_digest(table, where)
+    table = _upgraded(table, version)
     missing = [name for name in COLUMNS if name not in table.column_names]
     unknown = [name for name in table.column_names if name not in COLUMNS]
     if missing or unknown or len(table.column_names) != len(COLUMNS):
         found = f"columns missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
-        raise StoreError(f"records in {where}", found, "give a Parquet file that this harness wrote")
+        raise StoreError(f"records in {where}", found, OURS)
     try:
         table = table.select(list(COLUMNS)).cast(SCHEMA)
     except pa.ArrowException as error:
-        raise StoreError(f"records in {where}", f"a column of another type: {error}", "give a Parquet file that this harness wrote") from error
+        raise StoreError(f"records in {where}", f"a column of another type: {error}", OURS) from error
     check_required(table, where)
     return table
 
@@ -91,12 +98,23 @@ def check_required(table: pa.Table, where: str) -> None:
     """
     for name in COLUMNS:
         if name in REQUIRED and (nulls := table[name].null_count):
-            raise StoreError(f"records in {where}", f"{nulls} of {table.num_rows} rows have no {name}", f"fill in {name}: every record has one")
+            raise StoreError(
+                f"records in {where}", f"{nulls} of {table.num_rows} rows have no {name}", f"fill in {name}: every record has one"
+            )
+
+
+def _check_digest(table: pa.Table, where: str) -> None:
+    written = (table.schema.metadata or {}).get(METADATA_KEY)
+    if written is None:
+        raise StoreError(f"records in {where}", f"no {METADATA_KEY.decode()} in the file", OURS)
+    if (found := digest(table)) != written:
+        what = f"its content has digest {found.decode()[:12]}, what was written had {written.decode(errors='replace')[:12]}"
+        raise StoreError(f"records in {where}", what, RESTORE)
 
 
 def _version(table: pa.Table, where: str) -> int:
     if "schema_version" not in table.column_names:
-        raise StoreError(f"records in {where}", "a Parquet file with no schema_version column", "give a Parquet file that this harness wrote")
+        raise StoreError(f"records in {where}", "a Parquet file with no schema_version column", OURS)
     versions = table["schema_version"].unique().to_pylist()
     if not versions:
         return SCHEMA_VERSION

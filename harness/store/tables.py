@@ -6,6 +6,7 @@ an absent key, and `started_at` reads back as the same instant in UTC (`2025-01-
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from harness.errors import StoreError
 from harness.records import COLUMNS, ENVIRONMENT, EVIDENCE, SCHEMA_VERSION, Record
-from harness.store.schema import SCHEMA, check_required
+from harness.store.schema import RESTORE, SCHEMA, check_required
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STRUCTS = {"evidence": frozenset(EVIDENCE), "environment": frozenset(ENVIRONMENT)}
@@ -25,6 +26,11 @@ _FLOORS = frozenset(SCHEMA.field("evidence").type.field("floors").type.names)
 def sort_records(records: Iterable[Record]) -> list[Record]:
     """Records by kernel, variant, case, kind, metric, arm and seq; equal ones keep their order."""
     return sorted(records, key=lambda r: (r.kernel, r.variant, r.case, r.kind, r.metric or "", r.arm, r.seq))
+
+
+def fingerprint(record: Record) -> str:
+    """A text that is equal for equal records."""
+    return json.dumps(record.to_json(), sort_keys=True)
 
 
 def to_table(records: Sequence[Record], where: str) -> pa.Table:
@@ -62,7 +68,7 @@ def from_table(table: pa.Table, where: str) -> list[Record]:
     try:
         return [Record(**dict(zip(COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
     except ValueError as error:
-        raise StoreError(f"records in {where}", str(error), "restore the file from where it was copied, or run again") from error
+        raise StoreError(f"records in {where}", str(error), RESTORE) from error
 
 
 def _array(name: str, values: Sequence[Any], where: str) -> pa.Array:
@@ -111,7 +117,7 @@ def _lists(array: pa.ListArray, where: str) -> list[list[float] | None]:
     """Lists of doubles, by way of one flat list: element by element is twenty times slower."""
     flat = array.flatten()
     if flat.null_count:
-        raise StoreError(f"records in {where}", f"{flat.null_count} samples are null", "restore the file from where it was copied, or run again")
+        raise StoreError(f"records in {where}", f"{flat.null_count} samples are null", RESTORE)
     numbers = flat.to_numpy().tolist()
     lists: list[list[float] | None] = []
     start = 0

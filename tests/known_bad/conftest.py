@@ -4,14 +4,14 @@ import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import importlib.util  # noqa: E402 -- triton reads TRITON_INTERPRET when it is imported
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
 
-import pytest  # noqa: E402
+import pytest
 
-from harness.devices.table import load_devices  # noqa: E402
-from harness.measure.subject import Subject  # noqa: E402
+from harness.devices.table import load_devices
+from harness.measure.subject import Subject
 
 KERNELS = Path(__file__).parent / "kernels"
 

@@ -82,9 +82,10 @@ def test_torch_dtype_knows_the_dtypes_of_cases() -> None:
     assert [torch.float32, torch.float16, torch.bfloat16, torch.int8] == [torch_dtype(d) for d in ("fp32", "fp16", "bf16", torch.int8)]
 
 
-class TestContentHash:
-    BASE = {"x": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "eps": 1e-6, "bias": None}
+BASE = {"x": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "eps": 1e-6, "bias": None}
 
+
+class TestContentHash:
     @pytest.mark.parametrize(
         "other",
         [
@@ -97,12 +98,12 @@ class TestContentHash:
         ids=["value", "shape", "dtype", "plain argument", "name"],
     )
     def test_depends_on(self, other: dict[str, object]) -> None:
-        assert content_hash(self.BASE) != content_hash(other)
+        assert content_hash(BASE) != content_hash(other)
 
     def test_does_not_depend_on_strides_or_order(self) -> None:
         strided = torch.full((2, 4), 9.0)
-        strided[:, ::2] = self.BASE["x"]
-        assert content_hash({"bias": None, "eps": 1e-6, "x": strided[:, ::2]}) == content_hash(self.BASE)
+        strided[:, ::2] = BASE["x"]
+        assert content_hash({"bias": None, "eps": 1e-6, "x": strided[:, ::2]}) == content_hash(BASE)
 
     @pytest.mark.parametrize(
         "value",

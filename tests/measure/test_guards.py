@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -227,7 +229,9 @@ class TestLabels:
 
 class TestOverwrite:
     @pytest.mark.parametrize(
-        "target", [torch.zeros(3, 4), torch.zeros(4, 3).t(), torch.zeros(3, 8)[:, ::2], torch.zeros(4).expand(3, 4)], ids=["dense", "t", "gaps", "expand"]
+        "target",
+        [torch.zeros(3, 4), torch.zeros(4, 3).t(), torch.zeros(3, 8)[:, ::2], torch.zeros(4).expand(3, 4)],
+        ids=["dense", "t", "gaps", "expand"],
     )
     def test_replaces_content_in_place(self, target: torch.Tensor) -> None:
         content = torch.arange(4.0).expand(3, 4)
@@ -249,3 +253,27 @@ def test_code_runs_as_without_guards(guards: Guards) -> None:
         found = code(placed)
     assert all(bit_equal(one, other) for one, other in zip(code(x), found, strict=True))
     assert guards.check() == []
+
+
+def test_a_compiled_variant_is_checked_as_compiled(guards: Guards) -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, example: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    call = torch.compile(lambda x: torch.empty_like(x).copy_(2 * x), backend=backend)
+    with guards:
+        call(torch.ones(4))
+    assert len(graphs) == 1
+
+
+def test_guards_need_nothing_that_torch_imports_late() -> None:
+    """A launch is a fresh process: torch's compiler would cost it seconds."""
+    code = (
+        "import sys, torch\nfrom harness.measure.guards import Guards\nfrom harness.measure.numerics import compare\n"
+        "guards = Guards()\nx = guards.guarded({'x': torch.ones(2, 3)})['x']\n"
+        "with guards:\n    y = torch.empty_like(x).copy_(x)\n"
+        "compare(y, x), guards.check()\nprint('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -239,6 +239,15 @@ class TestAgainstOthers:
         assert len(found) == 6
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_unit_launches_the_binary_that_was_compiled_for_it(tmp_path: Path) -> None:
+    found = compile_toys(tmp_path, [(TOYS, "plain", "h200")], ["unit"]).checks["unit"]
+    if found is None:
+        pytest.skip("no GPU")
+    assert {variant: launched for variant, (_, launched) in found.items()} == {variant: ours for variant, (ours, _) in found.items()}
+
+
 EDITS = {
     "moved": ("toys.py", "", ""),
     "commented": ("toys.py", "@triton.jit\ndef add", "# one line more above every kernel\n\n\n@triton.jit\ndef add"),

@@ -53,8 +53,8 @@ class Group:
 
     @property
     def pitch(self) -> int:
-        """Bytes that one copy takes: a multiple of ALIGNMENT."""
-        return -(-(self.lead + self.span) // ALIGNMENT) * ALIGNMENT
+        """Bytes that one copy takes: a multiple of ALIGNMENT, and not 0."""
+        return max(1, -(-(self.lead + self.span) // ALIGNMENT)) * ALIGNMENT
 
     @property
     def word(self) -> int:
@@ -77,7 +77,7 @@ def extent(tensor: torch.Tensor) -> int:
 
 def offset(tensor: torch.Tensor) -> int:
     """Bytes from the start of a tensor's storage to its first element."""
-    return tensor.storage_offset() * tensor.element_size()
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def group(inputs: Inputs, device: str) -> tuple[Group, ...]:

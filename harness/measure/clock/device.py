@@ -59,7 +59,7 @@ class ProbeKernels(Protocol):
         """A kernel that does nothing."""
 
     def touch(self, grid: Grid, source: torch.Tensor, target: torch.Tensor) -> Call:
-        """One load and one store a program; `source` and `target` are fp32 (programs, TOUCH_STRIDE)."""
+        """One load and one store a program, of line `program % lines`; `source` and `target` are fp32 (lines, TOUCH_STRIDE)."""
 
     def copies(self, source: torch.Tensor, target: torch.Tensor) -> Sequence[Call]:
         """Several ways to copy `source` to `target`, both int32 (n) with n a multiple of BLOCK_MULTIPLE."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from harness.measure.clock.settings import HALF_WIDTHS
 
@@ -29,7 +30,7 @@ def half_width(samples: Sequence[float]) -> float:
     if len(samples) < 2 * BATCHES:
         return math.inf
     edges = [round(i * len(samples) / BATCHES) for i in range(BATCHES + 1)]
-    medians = [statistics.median(samples[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    medians = [statistics.median(samples[a:b]) for a, b in pairwise(edges)]
     return STUDENT_T * statistics.stdev(medians) / math.sqrt(BATCHES)
 
 
@@ -78,9 +79,9 @@ def tick_of(elapsed_us: Sequence[float]) -> float:
     Raises:
         ValueError: all readings are equal.
     """
-    # Differences below a ten-thousandth of a reading are the rounding of fp32 milliseconds, not ticks.
+    # torch gives fp32 milliseconds: a difference below a millionth of a reading, or below 0.1 ns, is rounding.
     values = sorted(elapsed_us)
-    gaps = [b - a for a, b in zip(values, values[1:], strict=False) if b - a > max(1e-4, 1e-6 * abs(b))]
+    gaps = [b - a for a, b in pairwise(values) if b - a > max(1e-4, 1e-6 * abs(b))]
     if not gaps:
         raise ValueError("tick_of: every reading is the same; take readings of different lengths")
     return min(gaps)

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 ONE_PROGRAM: Grid = (1, 1, 1)
 PAIRS = 128
+VARIED_NODES = (2, 3, 5, 8)
 SAMPLES = 15
 LEAST_SAMPLE_NODES = 500
 """Nodes in a floor's sample: what lies between two graphs is then spread over many."""
-TOUCH_BYTES = 512 << 20
-"""Most memory that the touch kernel's nodes spread over."""
+MOST_LINES = 1 << 20
+"""Most lines (of 4 * TOUCH_STRIDE bytes) that the touch kernels load or store; the programs of a larger grid share them."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,10 @@ def measure_clock(session: ClockSession) -> ClockFloors:
         singles.append(_between(session, single))
         host.append((device.now_ns() - begin) / 1000)
     single.release()
-    check_elapsed([*pairs, *singles])
+    readings = [*pairs, *singles, *_varied(session, empty)]
+    check_elapsed(readings)
     return ClockFloors(
-        tick_us=tick_of([*pairs, *singles]),
+        tick_us=tick_of(readings),
         pair_us=statistics.median(pairs),
         empty_us=_node_us(session, [empty]),
         replay_us=statistics.median(singles),
@@ -104,6 +106,16 @@ def measure_cell(session: ClockSession, grids: Sequence[Grid]) -> CellFloors:
     for call in empties:
         device.run(call)
     return CellFloors(tuple(map(grid_text, grids)), _node_us(session, empties), _touch_us(session, grids))
+
+
+def _varied(session: ClockSession, call: Call) -> list[float]:
+    """Readings of many lengths, some of which will lie one tick apart."""
+    found: list[float] = []
+    for nodes in VARIED_NODES:
+        graph = session.device.capture([call] * nodes, session.device.new_pool())
+        found += [_between(session, graph) for _ in range(PAIRS // len(VARIED_NODES))]
+        graph.release()
+    return found
 
 
 def _between(session: ClockSession, graph: Graph | None = None) -> float:
@@ -129,21 +141,19 @@ def _node_us(session: ClockSession, calls: Sequence[Call]) -> float:
 
 
 def _touch_us(session: ClockSession, grids: Sequence[Grid]) -> float:
-    """Time of one pass of touch kernels. Every node has memory of its own, and all of it is evicted before each sample."""
+    """Time of one pass of touch kernels. Every node has lines of its own, and all of them are evicted before each sample."""
     device = session.device
-    programs = [x * y * z for x, y, z in grids]
-    pitch = sum(programs) * TOUCH_STRIDE
-    passes = max(1, min(LEAST_SAMPLE_NODES, device.limits.max_graph_nodes) // len(grids))
-    passes = max(1, min(passes, TOUCH_BYTES // (8 * pitch)))
-    source = torch.ones(passes * pitch, dtype=torch.float32, device=device.torch_device)
+    lines = [min(x * y * z, MOST_LINES) for x, y, z in grids]
+    passes = min(LEAST_SAMPLE_NODES, device.limits.max_graph_nodes) // len(grids)
+    passes = max(1, min(passes, MOST_LINES // sum(lines)))
+    source = torch.ones((passes * sum(lines), TOUCH_STRIDE), dtype=torch.float32, device=device.torch_device)
     target = torch.zeros_like(source)
     calls: list[Call] = []
     begin = 0
-    for _ in range(passes):
-        for grid, count in zip(grids, programs, strict=True):
-            end = begin + count * TOUCH_STRIDE
-            calls.append(device.kernels.touch(grid, source[begin:end].view(count, -1), target[begin:end].view(count, -1)))
-            begin = end
+    for grid, count in zip(list(grids) * passes, lines * passes, strict=True):
+        end = begin + count
+        calls.append(device.kernels.touch(grid, source[begin:end], target[begin:end]))
+        begin = end
     for call in calls[: len(grids)]:
         device.run(call)
     graph = device.capture(calls, device.new_pool())

@@ -1,93 +1,90 @@
-"""The figures beside the cold one: warm, one replay a call, eager, and chained calls."""
+"""The figures beside the cold one that need more than a program: one replay a call, eager calls, chained calls."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from harness.authoring.model import Inputs
 from harness.measure.clock.device import Call
-from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.program import ADVANCE, Bench, Program, Step
 from harness.measure.clock.ring import fit_repetitions
 from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.session import ClockSession
-
-EAGER_CALLS = 200
-"""Most calls of an eager sample: fewer than a device queues, so that enqueueing never waits for it."""
-EAGER_SAMPLE_US = 50_000.0
-EAGER_LEAST_CALLS = 20
+from harness.measure.clock.settings import ClockSettings
 
 
-def capture_warm(bench: Bench, session: ClockSession, us: float) -> Program:
-    """Calls on one slot, again and again."""
-    return bench.capture((0,), calls_per_sample(us, 1, session.least_sample_us))
+def feed_of(bench: Bench) -> dict[str, str]:
+    """What a call takes from the one before in a chain: input -> the output, or mutated input, that becomes it.
 
-
-@dataclass(frozen=True)
-class Chain:
-    """What each call of a chain takes from the one before.
-
-    Args:
-        feed: input -> name of the output, or of the mutated input, that becomes it.
-    """
-
-    feed: Mapping[str, str]
-
-
-def chain_of(bench: Bench) -> Chain | None:
-    """How calls of this cell can depend on each other; None where the kernel declares no state.
-
-    A kernel with `drift` says what it carries; another one that mutates inputs carries those.
+    A kernel with `drift` says what it carries; another one that mutates inputs carries those. Empty where there is no such
+    state, where the cost depends on a phase, or where an output has another layout than the input it would become.
     """
     kernel, variant = bench.subject.kernel, bench.subject.variant
-    known = {*(variant.outputs or ()), *(variant.mutates or ())}
     feed = dict(kernel.drift.carry) if kernel.drift else {name: name for name in variant.mutates or ()}
-    return Chain(feed) if feed and known.issuperset(feed.values()) and kernel.cycle is None else None
+    if kernel.cycle is not None or not feed:
+        return {}
+    inputs = bench.scratch.inputs(0)
+    given = _after(bench, inputs, variant.call(**inputs))
+    return feed if all(_same_layout(inputs[name], given.get(source)) for name, source in feed.items()) else {}
 
 
-def capture_chain(bench: Bench, session: ClockSession, chain: Chain, us: float) -> Program:
+def _after(bench: Bench, inputs: Inputs, returned: Any) -> Inputs:
+    """Inputs and outputs of a call by name, as they are after it."""
+    values = returned if isinstance(returned, tuple) else (returned,)
+    return {**inputs, **dict(zip(bench.subject.variant.outputs or (), values, strict=False))}
+
+
+def _same_layout(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
+
+
+def capture_chain(bench: Bench, repetitions: int) -> Program | None:
     """Calls on all slots in turn, where the state is handed from call to call and everything else is each slot's own.
+
+    Returns:
+        None where calls of this kernel do not depend on each other.
 
     Raises:
         InvalidTiming: kernel_count.
     """
-    names = tuple(bench.subject.variant.outputs or ())
-    carried: Inputs = {name: bench.ring.inputs(0)[name] for name in chain.feed}
-
-    def link(slot: int) -> Call:
-        def call() -> None:
-            inputs = {**bench.ring.inputs(slot), **carried}
-            returned = bench.subject.variant.call(**inputs)
-            values = returned if isinstance(returned, tuple) else (returned,)
-            given = {**inputs, **dict(zip(names, values, strict=False))}
-            carried.update({name: given[source] for name, source in chain.feed.items()})
-
-        return call
-
-    steps: tuple[Step, ...] = bench.one_pass
-    repetitions = calls_per_sample(us, len(steps), session.least_sample_us)
-    captured, repeats = fit_repetitions(repetitions, len(steps) * bench.nodes, bench.device.limits.max_graph_nodes)
-    program = Program((), repeats, steps * captured)
-    return bench.capture_calls(program, [link(slot) for slot in program.steps if slot is not ADVANCE], [bench.nodes] * len(program.steps))
+    feed = feed_of(bench)
+    if not feed:
+        return None
+    carried: Inputs = {name: bench.ring.inputs(0)[name] for name in feed}
+    captured, repeats = fit_repetitions(repetitions, bench.slots * bench.nodes, bench.device.limits.max_graph_nodes)
+    slots = tuple(range(bench.slots)) * captured
+    calls = [_link(bench, slot, feed, carried) for slot in slots]
+    return bench.capture_calls(Program((), repeats, slots), calls, [bench.nodes] * len(slots))
 
 
-def time_graph1(bench: Bench, session: ClockSession) -> Sampled:
-    """One replay of a graph of one call, between two marks on an idle device, its data evicted before: us."""
-    program = bench.capture((0,))
+def _link(bench: Bench, slot: int, feed: Mapping[str, str], carried: Inputs) -> Call:
+    def call() -> None:
+        inputs = {**bench.ring.inputs(slot), **carried}
+        given = _after(bench, inputs, bench.subject.variant.call(**inputs))
+        carried.update({name: given[source] for name, source in feed.items()})
+
+    return call
+
+
+def time_single(session: ClockSession, program: Program) -> Sampled:
+    """One replay of a graph of one call, between two marks on an idle device, its data evicted before: us.
+
+    Raises:
+        InvalidTiming: negative_time or no_valid_samples.
+    """
     graph = program.graphs[0]
-    try:
-        return session.sample(lambda count: session.take_cold(graph, 1, count), 1, session.settings.side_budget_s)
-    finally:
-        program.release()
+    return session.sample(lambda count: session.take_cold(graph, 1, count), 1, session.settings.side_budget_s)
 
 
-def eager_steps(bench: Bench, us: float) -> tuple[Step, ...]:
-    """The steps of one eager sample: passes over the ring, or whole cycles over as many slots as fit."""
-    wanted = int(min(EAGER_CALLS, max(EAGER_LEAST_CALLS, EAGER_SAMPLE_US / max(us, 1e-3))))
+def eager_steps(bench: Bench, us: float, settings: ClockSettings) -> tuple[Step, ...]:
+    """The steps of one eager sample: calls over the ring, or whole cycles over as many slots as fit."""
+    wanted = int(min(settings.eager_calls, max(settings.eager_least_calls, settings.eager_sample_us / max(us, 1e-3))))
     if bench.cycle is None:
         return tuple(i % bench.slots for i in range(wanted))
     slots = min(bench.slots, max(1, wanted // bench.cycle_length))
@@ -95,9 +92,13 @@ def eager_steps(bench: Bench, us: float) -> tuple[Step, ...]:
 
 
 def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled, Sampled]:
-    """Back-to-back eager calls by the host's clock: us a call with a final wait for the device, and until the call returns."""
+    """Back-to-back eager calls by the host's clock: us a call with a final wait for the device, and until the call returns.
+
+    Raises:
+        InvalidTiming: no_valid_samples.
+    """
     device = bench.device
-    steps = eager_steps(bench, us)
+    steps = eager_steps(bench, us, session.settings)
     calls: Sequence[Call] = [bench.advance() if step is ADVANCE else bench.call(step) for step in steps]
     count_of = sum(step is not ADVANCE for step in steps)
     enqueued: list[float] = []
@@ -124,15 +125,4 @@ def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled,
     finally:
         if collecting:
             gc.enable()
-    kept = tuple(enqueued[-len(eager.samples) :])
-    return eager, Sampled(kept, eager.converged, eager.restarts)
-
-
-def shapes_match(bench: Bench, chain: Chain) -> bool:
-    """Whether what a chain carries has the layout of the input it becomes."""
-    inputs = bench.scratch.inputs(0)
-    returned = bench.subject.variant.call(**inputs)
-    values = returned if isinstance(returned, tuple) else (returned,)
-    given = {**inputs, **dict(zip(bench.subject.variant.outputs or (), values, strict=False))}
-    pairs = [(inputs[name], given[source]) for name, source in chain.feed.items()]
-    return all(isinstance(b, torch.Tensor) and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride()) for a, b in pairs)
+    return eager, Sampled(tuple(enqueued[-len(eager.samples) :]), eager.converged, eager.restarts)

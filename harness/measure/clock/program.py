@@ -66,6 +66,7 @@ class Program:
         """Drop the graphs and what they hold."""
         for graph in self.graphs:
             graph.release()
+        self.graphs = ()
         self.outputs.clear()
 
 
@@ -80,6 +81,7 @@ class Bench:
         contents: seeds of the distinct contents of the ring.
         pool: memory that all its graphs share.
         probes: graphs of one call and of one move; a pool lives as long as one of its graphs does, so they stay to the end.
+        programs: everything captured.
         nodes: nodes of one call.
         advance_nodes: nodes of one move of the cursor.
         grids: the grid of each kernel of one call.
@@ -94,6 +96,7 @@ class Bench:
     contents: tuple[int, ...]
     pool: Any
     probes: list[Graph] = field(default_factory=list)
+    programs: list[Program] = field(default_factory=list)
     nodes: int = 0
     advance_nodes: int = 0
     grids: tuple[Grid | None, ...] = ()
@@ -197,7 +200,15 @@ class Bench:
                 found = f"a graph of {len(calls[part])} calls has {graphs[-1].nodes} nodes, not {sum(nodes[part])}: some calls launch less"
                 raise InvalidTiming(Reason.KERNEL_COUNT, found)
         program.graphs = tuple(graphs)
+        self.programs.append(program)
         return program
+
+    def release(self) -> None:
+        """Drop every graph and what it holds, so that their memory can be freed."""
+        for program in self.programs:
+            program.release()
+        for probe in self.probes:
+            probe.release()
 
     def _keeping(self, slot: int, program: Program) -> Call:
         """The call on one slot that keeps what it returns, so that calls on other slots write elsewhere.
@@ -221,4 +232,3 @@ def make_bench(subject: Subject, device: TimedDevice, slots: int, seed: int, con
     bench = Bench(subject, device, ring, scratch, slots, seeds, device.new_pool())
     bench.data_hash = ring.fill(seeds, subject)
     return bench
-

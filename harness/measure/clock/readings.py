@@ -130,4 +130,3 @@ def invalid(metric: str, breach: InvalidTiming, subject: Subject) -> Reading:
 def skipped(metric: str, reason: Reason, columns: Mapping[str, Any]) -> Reading:
     """The reading of a figure that was not taken, for a reason known beforehand."""
     return Reading(metric, None, Status.SKIPPED, str(reason), columns)
-

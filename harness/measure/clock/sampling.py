@@ -53,8 +53,8 @@ class Sampler:
     now_s: Callable[[], float]
     settings: ClockSettings = field(default_factory=ClockSettings)
 
-    def settle(self) -> float:
-        """Run until `settle_calls` calls were made and three windows in a row agree, or until `settle_s` have passed.
+    def settle(self, budget_s: float) -> float:
+        """Run until `settle_calls` calls were made and three windows in a row agree, or until the budget has passed.
 
         Returns:
             Seconds that one sample takes.
@@ -63,7 +63,7 @@ class Sampler:
         while True:
             windows.append(self.take(self.settings.settle_window))
             calls += self.settings.settle_window * self.calls
-            late = self.now_s() - begin > self.settings.settle_s
+            late = self.now_s() - begin > budget_s
             if calls >= self.settings.settle_calls and (windows_agree(windows) or late):
                 return statistics.median(windows[-1]) * self.calls * 1e-6
 
@@ -72,7 +72,7 @@ class Sampler:
 
         What came before a shift of level belongs to the warm-up: sampling begins again. No sample is dropped otherwise.
         """
-        sample_s = self.settle()
+        sample_s = self.settle(min(budget_s, self.settings.settle_s))
         end = self.now_s() + budget_s
         samples: list[float] = []
         restarts, looks = 0, iter(self.settings.looks)

@@ -20,11 +20,14 @@ class ClockSettings:
         idle_ns: idle time after which the device is warmed up again.
         settle_calls: least calls of a cell before its first sample.
         settle_window: samples in each of the windows whose medians must agree before sampling begins.
-        settle_s: most seconds spent waiting for that.
+        settle_s: most seconds spent waiting for that, or a figure's budget where that is less.
         looks: numbers of samples after which the interval is looked at.
         budget_s: most seconds of sampling for the main figure of a cell.
         side_budget_s: most seconds of sampling for each figure beside it.
         chunk: samples enqueued at a time.
+        eager_calls: most calls of an eager sample: fewer than a device queues, so that enqueueing never waits for it.
+        eager_least_calls: least calls of an eager sample.
+        eager_sample_us: most device time of an eager sample that has more.
         contents: most distinct contents among the slots of a ring.
         warm_fraction: part of the cache that a warm call may occupy.
         cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
@@ -45,6 +48,9 @@ class ClockSettings:
     budget_s: float = 3.0
     side_budget_s: float = 0.3
     chunk: int = 30
+    eager_calls: int = 200
+    eager_least_calls: int = 20
+    eager_sample_us: float = 50_000.0
     contents: int = 8
     warm_fraction: float = 0.6
     cache_multiples: int = 3

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.measure.clock.content import dense_bytes, group
-from harness.measure.clock.cycles import Phases, capture_phase, cycle_steps, time_phases
+from harness.measure.clock.cycles import cycle_steps, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
-from harness.measure.clock.modes import capture_chain, capture_warm, chain_of, time_eager, time_graph1
+from harness.measure.clock.modes import capture_chain, time_eager, time_single
 from harness.measure.clock.program import ADVANCE, Bench, Program, make_bench
-from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, WARM, Frame, invalid, skipped
+from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, WARM, Frame, Taken, invalid, skipped
 from harness.measure.clock.ring import Footprint, RingPlan, estimate_bytes, footprint, is_warm, plan_ring
+from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.session import ClockSession
 from harness.measure.clock.validity import InvalidTiming, Reason, check_doubling, check_peak, check_phases
 from harness.measure.clock.verify import verify, verify_cursor
@@ -39,14 +40,24 @@ def time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
     if session.fault is not None:
         return [invalid(MAIN, session.fault, subject)]
     try:
-        timing = _set_up(subject, session)
-        return timing.readings() if timing else [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
+        return _time_cell(subject, session)
     except InvalidTiming as breach:
         if breach.reason is Reason.NEGATIVE_TIME:
-            session.fault = breach  # the clock itself is wrong: nothing that it said in this launch can be used
+            # The clock itself is wrong: nothing that it said in this launch can be used.
+            session.fault = InvalidTiming(breach.reason, breach.detail)
         return [invalid(MAIN, breach, subject)]
     finally:
         session.device.release_memory()
+
+
+def _time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
+    timing = _set_up(subject, session)
+    if timing is None:
+        return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
+    try:
+        return timing.readings()
+    finally:
+        timing.bench.release()
 
 
 def footprint_of(subject: Subject) -> Footprint:
@@ -86,16 +97,125 @@ class _Timing:
         bench, session = self.bench, self.session
         bench.prepare()
         frame = Frame(bench, session, session.floors([grid for grid in bench.grids if grid] or [ONE_PROGRAM]))
-        first, us = self._first_look()
-        main = self._capture_main(first, us)
-        side = _CyclePrograms.of(self, us) if bench.cycle else _CallPrograms.of(self, us)
-        verify(bench, main, session.seed + VERIFIED_BEFORE)
+        first = bench.capture(bench.one_pass)
+        us = statistics.median(session.take(first.replays, first.calls, FIRST_SAMPLES, bench.reset).samples)
+        return self._cycle(frame, first, us) if bench.cycle else self._calls(frame, first, us)
 
-        sampled = session.measure(main.replays, main.calls, session.settings.budget_s, bench.reset)
-        check_peak(sampled.us, bench.subject.kernel.traffic(bench.subject.case), session.ceilings, session.settings.ceiling_margin)
-        beside, cold_us = side.take(frame, sampled.us)
-        if self.proves:
-            self._prove_cold(us if cold_us is None else cold_us)
-        found = [frame.time(MAIN, sampled, side.main, main), *frame.bandwidth(sampled.us, side.main, main), *beside]
+    def _calls(self, frame: Frame, first: Program, us: float) -> list[Reading]:
+        """A kernel whose calls are all alike."""
+        bench, session = self.bench, self.session
+        main = self._lengthened(first, us)
+        single = bench.capture((0,))
+        warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
+        chain = capture_chain(bench, self._repetitions(us, bench.slots))
+        doubled = self._capture_doubled(us)
+        verify(bench, main, session.seed + VERIFIED_BEFORE)
+        sampled = self._measure_main(main)
+        self._prove_cold(doubled, sampled.us)
+        found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
+        if warm is None:
+            found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": bench.subject.kernel.data}))
+        else:
+            found += self._beside("latency_warm_us", warm, WARM, frame)
+        if chain is not None:
+            found += self._beside("chained_us", chain, CHAIN, frame)
+        found += self._guarded("graph1_us", lambda: [frame.time("graph1_us", time_single(session, single), GRAPH1, single)])
+        found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
+
+    def _cycle(self, frame: Frame, first: Program, us: float) -> list[Reading]:
+        """A kernel whose cost depends on the phase of a cycle."""
+        bench, session = self.bench, self.session
+        length = bench.cycle_length
+        main = bench.capture(cycle_steps(bench), self._repetitions(us, bench.slots * length))
+        advance = bench.capture((ADVANCE,))
+        phase = self._lengthened(first, us)
+        doubled = self._capture_doubled(us)
+        verify_cursor(bench, advance)
+        verify(bench, main, session.seed + VERIFIED_BEFORE)
+        sampled = self._measure_main(main)
+        phases = time_phases(bench, session, phase, advance)
+        check_phases(sampled.us, [each.us for each in phases.each], session.settings.phase_tolerance)
+        self._prove_cold(doubled, phases.each[0].us)
+        found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
+        found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
+        found += self._eager(frame, sampled.us)
+        verify(bench, main, session.seed + VERIFIED_AFTER)
+        return found
+
+    def _repetitions(self, us: float, unit: int) -> int:
+        return calls_per_sample(us, unit, self.session.least_sample_us)
+
+    def _lengthened(self, first: Program, us: float) -> Program:
+        """Passes over the ring that last for a sample: `first` itself where one pass does."""
+        repetitions = self._repetitions(us, self.bench.slots)
+        if repetitions == 1:
+            return first
+        first.release()
+        return self.bench.capture(self.bench.one_pass, repetitions)
+
+    def _fits_cache(self) -> bool:
+        return is_warm(self.plan.touched, self.session.device.limits, self.session.settings.warm_fraction)
+
+    def _measure_main(self, main: Program) -> Sampled:
+        """The cold figure, refused where it cannot be one.
+
+        Raises:
+            InvalidTiming: not_cold, over_peak, or what measuring raises.
+        """
+        bench, settings = self.bench, self.session.settings
+        if not self.plan.is_cold(len(main.slots), settings.cache_multiples):
+            between = self.plan.reuse_bytes(len(main.slots))
+            found = f"{len(main.slots)} of {self.plan.slots} buffers are touched, {between} bytes between two uses of one"
+            raise InvalidTiming(Reason.NOT_COLD, found)
+        sampled = self.session.measure(main.replays, main.calls, settings.budget_s, bench.reset)
+        check_peak(sampled.us, bench.subject.kernel.traffic(bench.subject.case), self.session.ceilings, settings.ceiling_margin)
+        return sampled
+
+    def _capture_doubled(self, us: float) -> Program | None:
+        """Passes over twice the ring; None where that is proved already or does not fit."""
+        bench = self.bench
+        if not self.proves or bench.ring.slots < 2 * bench.slots:
+            return None
+        return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
+
+    def _prove_cold(self, doubled: Program | None, us: float) -> None:
+        """Note for this lease what doubling the ring does to the time.
+
+        Raises:
+            InvalidTiming: not_cold, or what measuring raises.
+        """
+        if not self.proves:
+            return
+        proof = RingProof(us, None, None)
+        if doubled is not None:
+            twice = self.session.measure(doubled.replays, doubled.calls, self.session.settings.side_budget_s, self.bench.reset)
+            proof = RingProof(us, twice.us, check_doubling(us, twice.us, self.session.settings.doubling_limit))
+            doubled.release()
+        self.session.facts.rings[str(self.bench.subject.cell)] = proof
+
+    def _beside(self, metric: str, program: Program, taken: Taken, frame: Frame) -> list[Reading]:
+        """A figure beside the cold one, by replaying a program."""
+        budget = self.session.settings.side_budget_s
+
+        def take() -> list[Reading]:
+            return [frame.time(metric, self.session.measure(program.replays, program.calls, budget, self.bench.reset), taken, program)]
+
+        return self._guarded(metric, take)
+
+    def _eager(self, frame: Frame, us: float) -> list[Reading]:
+        def take() -> list[Reading]:
+            eager, enqueue = time_eager(self.bench, self.session, us)
+            return [frame.time("eager_us", eager, EAGER), frame.time("enqueue_us", enqueue, EAGER)]
+
+        return self._guarded("eager_us", take)
+
+    def _guarded(self, metric: str, take: Callable[[], list[Reading]]) -> list[Reading]:
+        """A breach beside the main figure spoils that figure alone, unless the clock itself is wrong."""
+        try:
+            return take()
+        except InvalidTiming as breach:
+            if breach.reason is Reason.NEGATIVE_TIME:
+                raise
+            return [invalid(metric, breach, self.bench.subject)]

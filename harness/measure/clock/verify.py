@@ -67,7 +67,9 @@ def _compare_slot(bench: Bench, program: Program, slot: int) -> None:
     found = dict(_outputs(bench, program.outputs[slot]))
     for name, expected in _outputs(bench, returned):
         if missing := int(unwritten(found[name]).sum()) - int(unwritten(expected).sum()):
-            raise InvalidTiming(Reason.UNWRITTEN, f"{name} of {where}: {missing} of {expected.numel()} elements are unwritten by the replay")
+            raise InvalidTiming(
+                Reason.UNWRITTEN, f"{name} of {where}: {missing} of {expected.numel()} elements are unwritten by the replay"
+            )
         _compare(bench, name, found[name], expected, calls, Reason.REPLAY_DIFFERS, where)
     for name in sorted(bench.changing):
         reason = Reason.CURSOR if bench.cycle is not None and name == bench.cycle.cursor else Reason.STATE_DIFFERS

@@ -3,6 +3,7 @@
 Request: {"cells": [[folder, variant, device], ...], "checks": [name, ...]}; a folder holds toys.py and toy_constants.py.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -17,7 +18,7 @@ from triton import knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from harness.devices.table import load_devices
+from harness.devices.table import identify, load_devices
 from harness.errors import HarnessError
 from harness.measure.launches import Launch
 from harness.measure.recording import recording
@@ -62,6 +63,10 @@ def record(toys, variant, device, inputs) -> list[Launch]:
     return recorder.launches
 
 
+def meta_inputs():
+    return {name: torch.empty(4096, device="meta") for name in ("x", "y")}
+
+
 def check_specialisation(toys):
     """What Triton assumes of arguments on meta tensors and on real ones that lie alike, by view and backend."""
     views = {
@@ -91,7 +96,7 @@ def check_vectors(toys):
     """Vector loads in the PTX, by launcher."""
     found = {}
     for variant in ("plain", "misaligned"):
-        (launch,) = record(toys, variant, "h200", subject(toys, variant, "h200").inputs())
+        (launch,) = record(toys, variant, "h200", meta_inputs())
         found[variant] = launch.choices[0].binary.assembly.read_text().count("ld.global.v4")
     return found
 
@@ -111,7 +116,7 @@ def check_resources(toys):
     found = {}
     for device in ("a10g", "h200", "b200"):
         for variant in ("plain", "spilling"):
-            (launch,) = record(toys, variant, device, subject(toys, variant, device).inputs())
+            (launch,) = record(toys, variant, device, meta_inputs())
             binary = launch.choices[0].binary
             file = CACHE / "binary.cubin"
             file.write_bytes(binary.code)
@@ -138,9 +143,26 @@ def check_restored(toys):
     for name in ("nargs", "best_config", "bench_time", "configs_timings"):
         setattr(toys.tuned_add, name, None)  # what a run of the autotuner leaves on any GPU
     before = state()
-    record(toys, "tuned", "h200", subject(toys, "tuned", "h200").inputs())
+    record(toys, "tuned", "h200", meta_inputs())
     after = state()
     return [name for name in before if before[name] != after[name]]
+
+
+def check_unit(toys):
+    """Hash and registers of one kernel by variant, [compiled for the unit in hand, launched on it]; None without a unit."""
+    if not torch.cuda.is_available():
+        return None
+    seen = torch.cuda.get_device_properties(0)
+    device = identify(seen.name, seen.multi_processor_count, DEVICES)
+    knobs.compilation.disable_line_info = True
+    found = {}
+    for variant, first in (("plain", 0), ("misaligned", 1)):
+        x, y, o = (torch.zeros(4096, device="cuda") for _ in range(3))
+        kernel = toys.add[(4,)](x[first:], y[first:], o, 4096 - 16 * first, BLOCK=1024)
+        static = cell(toys, variant, device.name)
+        ours = [static["binary_hash"][0], static["values"]["registers"]]
+        found[variant] = [ours, [hashlib.sha256(kernel.kernel).hexdigest(), kernel.n_regs]]
+    return found
 
 
 def refusal(action):

@@ -1,7 +1,7 @@
 """Small kernels and launchers for the tests of the static kind: one variant for each thing that a launcher can do."""
 
-import toy_constants
 import torch
+import toy_constants
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -218,13 +218,22 @@ LAUNCHERS = (
     launches_nothing,
 )
 
+
+def make_inputs(case, generator):
+    """Makes y with a kernel: a launch that is not the variant's."""
+    x = generator.uniform((case.N,))
+    y = torch.empty_like(x)
+    scale[(1,)](x, y, BLOCK=4096)
+    return {"x": x, "y": y}
+
+
 KERNEL = Kernel(
     variants={launcher.__name__: launcher for launcher in LAUNCHERS} | {"eager": Variant(launches_nothing, triton=False)},
     default="plain",
     baseline="eager",
     axes=("N",),
     cases=[Case(N=4096, dtype="fp32", tags="smoke")],
-    make_inputs=lambda case, generator: {"x": generator.uniform((case.N,)), "y": generator.uniform((case.N,))},
+    make_inputs=make_inputs,
     reference=lambda x, y: {"o": x + y},
     outputs=("o",),
     tolerance={"fp32": Tolerance(1e-6, "one rounding")},

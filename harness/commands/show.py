@@ -1,0 +1,120 @@
+"""`harness show`: what is known of a cell, or what became of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.commands import _options
+
+if TYPE_CHECKING:
+    from harness.records import Cell, Record
+    from harness.store.cells import CellRecord
+    from harness.store.runs import RunStore
+
+
+@click.command(
+    epilog="\b\nExamples:\n  harness show run:last\n  harness show 20260131T235959-1f2e3d --format json"
+    "\n  harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu"
+)
+@click.argument("cell_or_run")
+@click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
+@_options.format_text_json
+def command(cell_or_run: str, store_uri: str | None, output: str) -> None:
+    """Show the newest records of a cell, or what became of a run.
+
+    CELL_OR_RUN is a cell, written kernel/variant/case@device, or a run: its id, the beginning of its id, or run:last. Of a
+    cell, every kind of job is shown from the newest run or baseline that has it, times as the median over launches.
+    """
+    from harness.authoring.workspace import find_workspace
+    from harness.errors import UnknownNameError
+    from harness.records import Cell
+    from harness.store.runs import RunStore
+
+    workspace = find_workspace()
+    store = RunStore(store_uri or workspace.runs_dir)
+    if not set("/@") & set(cell_or_run):
+        _show_run(store, store.resolve(cell_or_run), output)
+        return
+    try:
+        cell = Cell.parse(cell_or_run)
+    except ValueError as error:
+        raise UnknownNameError(
+            f"to show {cell_or_run!r}", str(error), "name a cell as `harness plan --format json` writes it, or a run"
+        ) from error
+    _show_cell(store, workspace.baselines_dir, cell, output)
+
+
+def _show_run(store: RunStore, run_id: str, output: str) -> None:
+    run, records = store.read(run_id)
+    if output == "json":
+        import json
+
+        click.echo(json.dumps({"run": run, "records": [record.to_json() for record in records]}, indent=2))
+        return
+    if not run.get("finished_at"):
+        click.echo(f"run {run_id} has not finished: {len(run['expected'])} cells of {run['resolved']}, matrix {run['matrix']}")
+        click.echo(f"go on with it: harness submit --resume {run_id}")
+        return
+    from harness.commands._table import print_table
+    from harness.report.run import render_run
+
+    click.echo(render_run(run, records))
+    if rows := _not_ok(records):
+        click.echo(f"\nEvery cell that was tried and is not ok ({len(rows)})")
+        print_table(("cell", "kind", "status", "reason"), rows)
+
+
+def _not_ok(records: Sequence[Record]) -> list[tuple[str, str, str, str]]:
+    """Cell, kind, status and reason, once each, of what ended in another way than ok or no_capacity."""
+    from harness.records import Status
+    from harness.report.words import one_line
+
+    fine = (Status.OK, Status.NO_CAPACITY)
+    return list(dict.fromkeys((str(r.cell), r.kind, r.status, one_line(r.reason)) for r in records if r.status not in fine))
+
+
+def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) -> None:
+    from harness.store.cells import newest_records
+
+    found = newest_records(store, baselines_dir, cell)
+    if output == "json":
+        import json
+
+        rows: list[dict[str, Any]] = [{"source": one.source, **one.record.to_json()} for one in found]
+        click.echo(json.dumps({"cell": str(cell), "records": rows}, indent=2))
+        return
+    from harness.commands._table import print_table
+    from harness.report.words import number, one_line
+    from harness.store.cells import lines
+
+    click.echo(str(cell))
+    headers = ("kind", "metric", "value", "unit", "launches", "status", "run")
+    rows_text = [
+        (
+            line.kind + (" (base)" if line.arm == "base" else ""),
+            line.metric or "-",
+            number(line.value),
+            line.unit_of_measure or "-",
+            str(line.launches),
+            line.status + (f": {one_line(line.reason)}" if line.reason else ""),
+            line.run_id + (" (baseline)" if line.source == "baseline" else ""),
+        )
+        for line in lines(found)
+    ]
+    print_table(headers, rows_text, right=("value", "launches"))
+    for run_id, code, environment in dict.fromkeys(map(_origin, found)):
+        click.echo(f"{run_id}: {code}; {environment}")
+
+
+def _origin(found: CellRecord) -> tuple[str, str, str]:
+    """Run, code and environment of a record, for people."""
+    from harness.commands._table import commit_cell
+
+    record, names = found.record, ("gpu_model", "partition", "driver", "runtime", "torch", "triton", "compiler", "python", "harness")
+    plain = {"gpu_model", "partition"}
+    words = [record.environment[n] if n in plain else f"{n} {record.environment[n]}" for n in names if n in record.environment]
+    return record.run_id, f"commit {commit_cell(record.commit, record.dirty)}", ", ".join(words) or "environment not recorded"

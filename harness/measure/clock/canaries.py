@@ -1,0 +1,48 @@
+"""Canaries: a fixed piece of arithmetic and a fixed copy, timed before, between and after arms. If they move, the unit did."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.measure.clock.device import BLOCK_MULTIPLE
+
+if TYPE_CHECKING:
+    from harness.measure.clock.session import ClockSession
+
+COPY_CACHES = 16
+"""Size of the copy, in last-level caches: fixed for a device, and out of any cache's reach."""
+SAMPLES = 21
+REPLAYS_A_SAMPLE = 5
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One reading of both canaries (us)."""
+
+    arithmetic_us: float
+    copy_us: float
+
+
+def take_canary(session: ClockSession) -> Canary:
+    """Time both canaries, on a warm device.
+
+    Raises:
+        InvalidTiming: negative_time or no_valid_samples.
+    """
+    device = session.device
+    elements = -(-COPY_CACHES * device.limits.last_level_cache_bytes // (4 * BLOCK_MULTIPLE)) * BLOCK_MULTIPLE
+    source = torch.arange(elements, dtype=torch.int32, device=device.torch_device)
+    target = torch.zeros_like(source)
+    times: list[float] = []
+    for call in (device.kernels.arithmetic(), device.kernels.copies(source, target)[0]):
+        device.run(call)
+        graph = device.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
+        times.append(statistics.median(session.take([graph], REPLAYS_A_SAMPLE, SAMPLES).samples))
+        graph.release()
+    del source, target
+    device.release_memory()
+    return Canary(*times)

@@ -1,0 +1,98 @@
+"""What may be compared with what: INCOMPARABLE names the first field that differs."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.judge.diff import judge
+from harness.judge.model import Verdict
+
+GPU = "toy/fused/M=1,dtype=bf16@h200"
+CPU = "toy/fused/M=1,dtype=bf16@cpu"
+
+
+def reason(record, side, cell: str, kind: str, changed: dict, both: dict | None = None) -> str | None:
+    """The reason of INCOMPARABLE where head's record differs by `changed`; None where the two may meet."""
+    base = record(cell, kind, 0.001, **(both or {}))
+    head = record(cell, kind, 0.001, **{**(both or {}), **changed})
+    (finding,) = judge(side("base", base), side("head", head)).findings
+    return str(finding.reason) if finding.verdict is Verdict.INCOMPARABLE else None
+
+
+ENVIRONMENTS = {
+    "model": {"gpu_model": "NVIDIA B200"},
+    "partition": {"partition": "1g.18gb"},
+    "triton": {"triton": "3.6.0"},
+    "compiler": {"compiler": "ptxas 12.8"},
+    "driver": {"driver": "580.1"},
+    "torch": {"torch": "2.11.0"},
+}
+
+
+@pytest.mark.parametrize("changed", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    ("cell", "kind", "fields"),
+    [
+        pytest.param(GPU, "static", {"triton", "compiler"}, id="static needs one compiler stack, on any host"),
+        pytest.param(GPU, "correctness", {"model"}, id="correctness on a GPU needs one model"),
+        pytest.param(GPU, "drift", {"model"}, id="drift on a GPU needs one model"),
+        pytest.param(CPU, "correctness", set(), id="correctness in the interpreter runs on any host"),
+        pytest.param(CPU, "drift", set(), id="drift in the interpreter runs on any host"),
+        pytest.param(GPU, "latency", {"model", "partition"}, id="time needs one model and partition"),
+    ],
+)
+def test_environment(record, side, cell, kind, fields, changed) -> None:
+    metric = {"metric": "drift_rel_error@1"} if kind == "drift" else {}
+    found = reason(record, side, cell, kind, {"environment": ENVIRONMENTS[changed]}, metric)
+    assert (changed if changed in fields else None) == found
+
+
+@pytest.mark.parametrize("kind", ["static", "correctness", "latency"])
+def test_the_engines_method_must_be_equal(record, side, kind) -> None:
+    assert "method" == reason(record, side, GPU, kind, {"method": f"{kind}/2+0123456789ab"})
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("static", None), ("correctness", None), ("latency", "method")])
+def test_another_job_file_is_another_method_for_time_alone(record, side, kind, expected) -> None:
+    assert expected == reason(record, side, GPU, kind, {"method": f"{kind}/1+ffffffffffff"})
+
+
+@pytest.mark.parametrize("kind", ["correctness", "latency"])
+def test_data_must_be_equal(record, side, kind) -> None:
+    assert "data" == reason(record, side, GPU, kind, {"data": "uniform[-1,1]/2"})
+
+
+def test_errors_of_other_inputs_are_other_errors(record, side) -> None:
+    assert "data_hash" == reason(record, side, CPU, "correctness", {"data_hash": "d1"})
+
+
+def test_times_of_fresh_inputs_may_meet(record, side) -> None:
+    assert reason(record, side, GPU, "latency", {"data_hash": "d1"}) is None
+
+
+def test_values_in_other_units_do_not_meet(record, side) -> None:
+    assert "unit_of_measure" == reason(record, side, GPU, "latency", {"unit_of_measure": "ms"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "unknown", "expected"),
+    [
+        ("latency", {"environment": {"gpu_model": None}}, "model"),
+        ("correctness", {"method": None}, "method"),
+        ("static", {"environment": {"triton": None}}, "triton"),
+    ],
+)
+def test_what_is_unknown_on_both_sides_is_not_equal(record, side, kind, unknown, expected) -> None:
+    assert expected == reason(record, side, GPU, kind, {}, unknown)
+
+
+def test_launches_of_one_side_must_agree(record, side) -> None:
+    mixed = [record(GPU, "latency", 9.0, launch=m, method=m) for m in ("events/1", "cupti/1")]
+    (finding,) = judge(side("base", *mixed), side("head", *mixed)).findings
+    assert ("method", "base cupti/1 and events/1, head cupti/1 and events/1") == (finding.reason, finding.detail)
+
+
+def test_both_values_are_named(record, side) -> None:
+    sides = [side(ref, record(GPU, "latency", 9.0, method=m)) for ref, m in (("base", "cupti/1"), ("head", "events/1"))]
+    (finding,) = judge(*sides).findings
+    assert ("base cupti/1, head events/1", 3) == (finding.detail, finding.exit_code)

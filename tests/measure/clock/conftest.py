@@ -1,0 +1,8 @@
+"""Makes the scripted device and the toy kernels importable, and cells of them easy to make."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

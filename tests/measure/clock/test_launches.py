@@ -1,0 +1,65 @@
+"""Compiles for GPUs that are not there, in a process of its own: Triton interprets in this one."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.measure.clock.launches import record_launches
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+
+import torch
+
+from harness.devices.table import load_devices
+from harness.measure.clock.launches import record_launches
+from harness.measure.clock.probe_kernels import TritonProbes
+from harness.measure.launches import recording
+
+probes = TritonProbes(132, "meta")
+fp32 = torch.empty((528, 64), device="meta")
+int32 = torch.empty(1 << 16, dtype=torch.int32, device="meta")
+calls = [
+    probes.empty((528, 1, 1)),
+    probes.touch((4, 3, 2), fp32, fp32),
+    probes.copies(int32, int32)[0],
+    probes.reads(int32)[-1],
+    probes.arithmetic(),
+]
+with recording(load_devices()[sys.argv[1]], Path(sys.argv[2])) as static, record_launches() as launches:
+    for call in calls:
+        call()
+static = [(l.grid, l.config, l.binary_hash) for l in static.launches]
+print(json.dumps({"static": static, "recorded": [(l.grid, l.config, l.binary_hash) for l in launches], "names": [l.kernel for l in launches]}))
+"""
+
+
+@pytest.fixture(scope="module", params=["h200", "mi300x"])
+def compiled(request, tmp_path_factory):
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", SCRIPT, request.param, str(tmp_path_factory.mktemp("cache"))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_engines_own_kernels_compile_for_every_kind_of_gpu(compiled):
+    assert compiled["names"] == ["empty_kernel", "touch_kernel", "copy_kernel", "read_kernel", "arithmetic_kernel"]
+
+
+def test_a_launch_says_what_the_static_kind_says_of_it(compiled):
+    assert compiled["recorded"] == compiled["static"]
+
+
+def test_grids_are_written_with_all_three_axes(compiled):
+    assert [grid for grid, _, _ in compiled["recorded"]][:2] == ["528,1,1", "4,3,2"]
+
+
+def test_interpreted_kernels_have_no_binaries_to_record():
+    with pytest.raises(HarnessError, match="TRITON_INTERPRET"), record_launches():
+        pass

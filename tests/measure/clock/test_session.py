@@ -1,0 +1,108 @@
+import pytest
+from fake_device import FakeDevice, Script
+from toys import QUICK, session_on
+
+from harness.measure.clock.validity import InvalidTiming, Reason
+
+
+def graph_of(session, calls, us=5.0):
+    kernel = session.device.empty((1, 1, 1))
+    session.device.script.launch_us = us
+    return session.device.capture([kernel] * calls, session.device.new_pool())
+
+
+def test_samples_contain_no_time_of_enqueueing():
+    session = session_on(enqueue_us=90.0)
+    batch = session.take([graph_of(session, 100)], 100, 10)
+    assert batch.samples == pytest.approx([5.0 + 2.0 / 100] * 10, rel=1e-3)
+
+
+def test_a_batch_knows_what_both_clocks_say():
+    session = session_on()
+    batch = session.take([graph_of(session, 100)], 100, 10)
+    assert batch.device_us == pytest.approx(11 * 502, rel=0.01)
+    assert batch.wall_us == pytest.approx(batch.device_us, rel=0.02)
+
+
+def test_several_graphs_make_one_sample():
+    session = session_on()
+    graphs = [graph_of(session, 50), graph_of(session, 50)]
+    batch = session.take(graphs, 100, 5)
+    assert batch.samples == pytest.approx([5.0 + 3.0 / 100] * 5, rel=1e-3)
+
+
+def test_the_device_is_warmed_up_once_and_again_after_idling():
+    session = session_on(warm_up_s=0.5)
+    device = session.device
+    graph = graph_of(session, 1)
+
+    def warm_up_s():
+        begin = device.now_ns()
+        session.keep_warm()
+        return (device.now_ns() - begin) * 1e-9
+
+    first, second = warm_up_s(), warm_up_s()
+    device.sleep_us(19_000)
+    third = warm_up_s()
+    device.sleep_us(21_000)
+    fourth = warm_up_s()
+    graph.release()
+    assert [first > 0.5, second > 0.5, third > 0.5, fourth > 0.5] == [True, False, False, True]
+
+
+def test_what_prepares_a_batch_is_in_no_sample():
+    session = session_on()
+    graph = graph_of(session, 100)
+    batch = session.take([graph], 100, 5, lambda: session.device.run(lambda: session.device.sleep_us(5000)))
+    assert max(batch.samples) < 5.1
+
+
+def test_a_device_clock_that_runs_slow_disagrees_with_the_host():
+    session = session_on()
+    graph = graph_of(session, 100)
+    assert session.clock.tick_us > 0
+    session.device.script.clock_divisor = 2.0
+    with pytest.raises(InvalidTiming) as caught:
+        session.measure([graph], 100, budget_s=0.05)
+    assert caught.value.reason is Reason.HOST_CLOCK
+
+
+def test_a_sample_is_long_in_ticks_in_pairs_and_in_time():
+    session = session_on(tick_us=1.0, mark_us=1.37)
+    assert session.least_sample_us == pytest.approx(400.0)
+    assert session_on(mark_us=30.0).least_sample_us == pytest.approx(600.0, rel=0.05)
+    assert session_on().least_sample_us == QUICK.sample_us
+
+
+def test_the_clocks_floors_are_measured_and_not_assumed():
+    clock = session_on(tick_us=0.1, mark_us=2.03, launch_us=0.93).clock
+    assert clock.tick_us == pytest.approx(0.1)
+    assert clock.pair_us == pytest.approx(2.03, abs=0.1)
+    assert clock.empty_us == pytest.approx(0.93, rel=0.02)
+    assert clock.replay_us > clock.pair_us + clock.empty_us
+
+
+def test_floors_are_taken_once_for_equal_grids():
+    session = session_on()
+    first = session.floors([(2, 1, 1), (528, 1, 1)])
+    captured = len(session.device.captured)
+    assert session.floors([(2, 1, 1), (528, 1, 1)]) is first
+    assert len(session.device.captured) == captured
+    assert first.grids == ("2,1,1", "528,1,1")
+
+
+def test_a_touch_costs_more_than_nothing_and_grows_with_the_grid():
+    session = session_on()
+    small, large = session.floors([(1, 1, 1)]), session.floors([(8, 1, 1)])
+    assert small.empty_grid_us < small.touch_us < large.touch_us
+
+
+def test_ceilings_are_the_units_own():
+    session = session_on(bandwidth_gbps=2.0)
+    assert session.ceilings.copy_gbps == pytest.approx(2.0, rel=0.02)
+    assert session.ceilings.read_gbps == pytest.approx(2.0, rel=0.02)
+
+
+def test_two_sessions_on_equal_devices_agree():
+    one, other = (session_on(FakeDevice(Script())) for _ in range(2))
+    assert one.clock == other.clock

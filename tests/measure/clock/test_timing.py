@@ -1,0 +1,298 @@
+"""The rules of the timing protocol, shown on a scripted device by cells that keep or break them."""
+
+import functools
+import json
+from dataclasses import replace
+
+import pytest
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call
+
+from harness import Traffic
+from harness.measure.clock import LeaseFacts, time_cell
+from harness.measure.clock.timing import footprint_of
+from harness.records import EVIDENCE, Status
+
+
+@functools.cache
+def known():
+    """What is known of the default script, found out once."""
+    session = session_on()
+    time_cell(subject_of(SCALE), session)
+    return session.facts.to_json()
+
+
+def measured(kernel, settings=QUICK, fresh=False, **script):
+    """The readings of a cell by metric, and the session that took them.
+
+    Args:
+        fresh: the launch is the first of its lease: floors and ceilings are not known yet.
+    """
+    session = session_on(settings=settings, **script)
+    if not fresh:
+        session.facts = replace(LeaseFacts.from_json(known()), rings={})
+    readings = time_cell(subject_of(kernel), session)
+    return {r.metric: r for r in readings}, session
+
+
+def reason_of(readings):
+    assert list(readings) == ["latency_us"]
+    reading = readings["latency_us"]
+    assert (reading.status, reading.value) == (Status.INVALID, None)
+    return reading.reason.partition(":")[0]
+
+
+@pytest.fixture(scope="module")
+def scale():
+    return measured(SCALE)
+
+
+@pytest.fixture(scope="module")
+def cycle():
+    return measured(CYCLE, cost_us=phase_cost)
+
+
+COLD_US = 0.7 + 2 * BYTES / 1e3
+
+
+def test_a_cold_time_is_launch_and_bytes_over_the_memorys_bandwidth(scale):
+    readings, _ = scale
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
+
+
+def test_every_figure_says_how_it_was_taken(scale):
+    readings, _ = scale
+    how = {m: (r.columns["cache"], r.columns["launch_mode"], r.columns["clock"], r.columns["method"]) for m, r in readings.items()}
+    assert how == {
+        "latency_us": ("cold", "device", "device_event", "graph_ring/1"),
+        "gbps": ("cold", "device", "device_event", "graph_ring/1"),
+        "percent_of_ceiling": ("cold", "device", "device_event", "graph_ring/1"),
+        "percent_of_peak": ("cold", "device", "device_event", "graph_ring/1"),
+        "latency_warm_us": ("warm", "device", "device_event", "graph_warm/1"),
+        "graph1_us": ("cold", "graph1", "device_event", "graph_single/1"),
+        "eager_us": ("cold", "eager", "host", "eager/1"),
+        "enqueue_us": ("cold", "eager", "host", "eager/1"),
+    }
+    assert {r.columns["data"] for r in readings.values()} == {SCALE.data}
+    assert len({r.columns["data_hash"] for r in readings.values()}) == 1
+
+
+def test_evidence_names_ring_nodes_floors_and_tick(scale):
+    readings, _ = scale
+    evidence = readings["latency_us"].columns["evidence"]
+    assert evidence["ring"] == -(-3 * (16 << 10) // (2 * BYTES)) + 1
+    assert evidence["nodes"] % evidence["ring"] == 0
+    assert evidence["tick"] == pytest.approx(32.0)
+    assert evidence["floors"]["empty_us"] == pytest.approx(0.7, rel=0.02)
+    assert evidence["floors"]["touch_us"] > evidence["floors"]["empty_us"]
+    assert set(evidence) <= set(EVIDENCE)
+
+
+def test_readings_are_plain_data(scale):
+    readings, _ = scale
+    json.dumps([{**vars(r), "columns": dict(r.columns)} for r in readings.values()], allow_nan=False)
+
+
+def test_bandwidth_is_compulsory_bytes_over_time(scale):
+    readings, session = scale
+    us = readings["latency_us"].value
+    assert readings["gbps"].value == pytest.approx(2 * BYTES / us / 1e3)
+    assert readings["percent_of_ceiling"].value == pytest.approx(100 * readings["gbps"].value / session.ceilings.copy_gbps)
+    assert readings["percent_of_peak"].value == pytest.approx(100 * readings["gbps"].value / session.device.limits.peak_gbps)
+
+
+def test_another_byte_model_is_reported_beside_and_gates_nothing():
+    readings, _ = measured(replace(SCALE, other_traffic={"published": lambda case: 50 * BYTES}))
+    assert readings["gbps@published"].value == pytest.approx(25 * readings["gbps"].value)
+
+
+def test_a_warm_call_is_faster_than_a_cold_one(scale):
+    readings, _ = scale
+    assert readings["latency_warm_us"].value < readings["latency_us"].value
+
+
+def test_warm_is_refused_where_a_call_fills_the_cache():
+    readings, _ = measured(SCALE, cache_bytes=3000)
+    assert (readings["latency_warm_us"].status, readings["latency_warm_us"].reason) == (Status.SKIPPED, "warm_footprint")
+
+
+def test_doubling_the_ring_is_tried_once_a_lease(scale):
+    _, first = scale
+    proof = first.facts.rings[str(subject_of(SCALE).cell)]
+    assert abs(proof.change) < 0.02
+    again = session_on()
+    again.facts = LeaseFacts.from_json(json.loads(json.dumps(first.facts.to_json())))
+    time_cell(subject_of(SCALE), again)
+    assert len(again.device.captured) == len(first.device.captured) - 1
+    assert again.facts.rings[str(subject_of(SCALE).cell)] == proof
+
+
+def test_a_ring_sized_from_too_small_a_cache_is_found_by_doubling_it():
+    readings, _ = measured(SCALE, cache_bytes=80 << 10, claimed_cache_bytes=16 << 10)
+    assert reason_of(readings) == "not_cold"
+
+
+def test_m02_a_replay_that_does_nothing_is_invalid():
+    readings, _ = measured(SCALE, replay_computes=False)
+    assert reason_of(readings) == "unwritten_output"
+
+
+def test_m08_a_negative_time_spoils_the_whole_launch():
+    first, session = measured(SCALE, elapsed=lambda reading, us: -1780.0 if reading == 60 else us)
+    later = {r.metric: r for r in time_cell(subject_of(STATE), session)}
+    assert (reason_of(first), reason_of(later)) == ("negative_time", "negative_time")
+
+
+def test_m09_a_clock_that_gives_no_number_stores_none():
+    readings, _ = measured(SCALE, elapsed=lambda reading, us: float("nan"))
+    assert reason_of(readings) == "no_valid_samples"
+
+
+def test_m12_the_answer_is_the_time_after_throttling_ends():
+    readings, _ = measured(SCALE, slowdown=lambda replays: 1.27 if replays < 120 else 1.0)
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
+    assert readings["latency_us"].columns["converged"]
+
+
+def test_m23_a_clock_patched_to_a_hundredth_is_below_the_roofline_floor():
+    readings, _ = measured(SCALE, settings=replace(QUICK, sample_us=1.0), clock_divisor=100.0)
+    assert reason_of(readings) in ("over_peak", "host_clock")
+
+
+def test_m23_a_clock_patched_before_the_ceilings_were_taken_disagrees_with_the_host():
+    readings, _ = measured(SCALE, settings=replace(QUICK, sample_us=1.0), fresh=True, clock_divisor=100.0)
+    assert reason_of(readings) == "host_clock"
+
+
+def remembering(key):
+    answers = {}
+
+    def call(x):
+        if key(x) not in answers:
+            answers[key(x)] = double(x)
+        return answers[key(x)]
+
+    return call
+
+
+def test_m24_an_answer_remembered_by_pointer_is_caught():
+    readings, _ = measured(with_call(SCALE, remembering(lambda x: x.data_ptr())))
+    assert reason_of(readings) == "kernel_count"
+
+
+def test_m24_an_answer_remembered_by_content_is_caught():
+    readings, _ = measured(with_call(SCALE, remembering(lambda x: x.numpy().tobytes())))
+    assert reason_of(readings) == "kernel_count"
+
+
+def test_m17_a_time_above_the_memorys_bandwidth_is_invalid():
+    readings, _ = measured(replace(SCALE, traffic=lambda case: Traffic(3 * BYTES, BYTES)))
+    assert reason_of(readings) == "over_peak"
+
+
+def test_a_ring_that_does_not_fit_is_skipped_before_anything_is_allocated():
+    readings, session = measured(SCALE, memory_bytes=60_000)
+    assert (readings["latency_us"].status, readings["latency_us"].reason) == (Status.SKIPPED, "memory")
+    assert session.device.captured == []
+
+
+def test_without_room_for_twice_the_ring_the_time_stands_without_that_proof():
+    subject = subject_of(SCALE)
+    readings, session = measured(SCALE, memory_bytes=150_000)
+    assert readings["latency_us"].status is Status.OK
+    assert session.facts.rings[str(subject.cell)].doubled_us is None
+
+
+def test_a_launch_bound_time_has_no_bandwidth():
+    readings, _ = measured(SCALE, bandwidth_gbps=20.0, fresh=True)
+    assert {(r.status, r.reason) for m, r in readings.items() if "gbps" in m or "percent" in m} == {(Status.SKIPPED, "launch_bound")}
+
+
+def test_graphs_respect_the_node_cap_and_still_touch_the_whole_ring():
+    readings, session = measured(SCALE, max_graph_nodes=10)
+    assert max(session.device.captured) <= 10
+    assert readings["latency_us"].columns["evidence"]["ring"] == 25
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.2)
+
+
+def test_a_kernel_of_several_launches_counts_each_of_them():
+    readings, _ = measured(STATE)
+    evidence = readings["latency_us"].columns["evidence"]
+    assert evidence["nodes"] % (3 * evidence["ring"]) == 0
+
+
+def test_state_in_place_is_timed_and_verified():
+    readings, _ = measured(STATE)
+    assert readings["latency_us"].status is Status.OK
+
+
+def test_state_that_a_replay_advances_otherwise_than_an_eager_call_is_caught():
+    def cheats(x, state):
+        mode = _get_current_dispatch_mode()
+        capturing = mode is not None and not mode.eager
+        state.mul_(0.25 if capturing else 0.5)
+        state.add_(x)
+        return x * 2
+
+    readings, _ = measured(with_call(STATE, cheats))
+    assert reason_of(readings) == "state_differs"
+
+
+@pytest.mark.parametrize("kernel", [STATE, CARRIED], ids=["mutates", "drift carries"])
+def test_a_kernel_with_state_is_also_timed_as_a_chain(kernel):
+    readings, _ = measured(kernel)
+    chained = readings["chained_us"]
+    assert (chained.columns["cache"], chained.columns["method"]) == ("carried", "graph_chain/1")
+    assert chained.value < readings["latency_us"].value
+
+
+def test_a_kernel_without_state_has_no_chain(scale):
+    readings, _ = scale
+    assert "chained_us" not in readings
+
+
+def test_m33_a_cycle_is_amortised_and_its_worst_step_is_a_figure_of_its_own(cycle):
+    readings, _ = cycle
+    expected = (5.0 * (LENGTH - 1) + 40.0) / LENGTH
+    assert readings["latency_us"].value == pytest.approx(expected, rel=0.01)
+    assert readings["worst_step_us"].value == pytest.approx(40.0, rel=0.01)
+    assert readings["fold_us"].value == readings["worst_step_us"].value
+    assert readings["append_us"].value == pytest.approx(5.0, rel=0.02)
+
+
+def test_a_cycles_sample_is_whole_cycles_over_the_whole_ring(cycle):
+    readings, session = cycle
+    evidence = readings["latency_us"].columns["evidence"]
+    moves = 2
+    assert readings["latency_us"].columns["method"] == "graph_cycle/1"
+    assert evidence["nodes"] % (LENGTH * (evidence["ring"] + moves)) == 0
+    assert session.fault is None
+
+
+def test_a_cursor_that_stands_still_is_caught():
+    still = replace(CYCLE, cycle=replace(CYCLE.cycle, advance=lambda inputs: inputs["cursor"].add_(0)))
+    readings, _ = measured(still, cost_us=phase_cost)
+    assert reason_of(readings) == "cursor"
+
+
+def test_a_cursor_that_only_moves_its_first_slot_is_caught():
+    first = replace(CYCLE, cycle=replace(CYCLE.cycle, advance=lambda inputs: inputs["cursor"][:2].add_(1).remainder_(LENGTH)))
+    readings, _ = measured(first, cost_us=phase_cost)
+    assert reason_of(readings) == "cursor"
+
+
+def test_phases_that_do_not_add_up_to_the_cycle_are_caught():
+    moves_cost = lambda operation: 100.0 if phase_cost(operation) == 0.1 else phase_cost(operation)  # noqa: E731
+    readings, _ = measured(CYCLE, cost_us=moves_cost)
+    assert reason_of(readings) == "phases"
+
+
+def test_noise_that_never_converges_is_kept_and_said():
+    readings, _ = measured(SCALE, settings=replace(QUICK, looks=(30,), doubling_limit=1.0), jitter=0.1)
+    assert readings["latency_us"].status is Status.OK
+    assert not readings["latency_us"].columns["converged"]
+
+
+def test_layout_alone_gives_the_footprint_of_a_call():
+    one = footprint_of(subject_of(STATE))
+    assert (one.allocated, one.outputs, one.touched) == (2 * BYTES, BYTES, 3 * BYTES)

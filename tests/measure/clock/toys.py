@@ -1,0 +1,103 @@
+"""Toy kernels for the clock, and cells of them: torch operations that the scripted device times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from fake_device import FakeDevice, Operation, Script
+
+from harness import Case, Cycle, Drift, Inputs, Kernel, Tolerance, Traffic, Variant
+from harness.devices.table import load_devices
+from harness.measure.clock import ClockSession, ClockSettings
+from harness.measure.subject import Subject
+
+SIZE = 256
+"""fp32 elements of a toy tensor: 1 KiB."""
+LENGTH = 4
+"""Steps of the toy cycle."""
+QUICK = ClockSettings(sample_us=100.0, settle_s=0.05, budget_s=0.1, side_budget_s=0.02, eager_calls=20)
+TOLERANCE = {"fp32": Tolerance(1e-6, "one rounding")}
+
+
+def toy(call: Callable[..., Any], make: Callable[[Case, Any], Inputs], traffic: Traffic, **more: Any) -> Kernel:
+    """A kernel of one variant; its reference is not used by the clock."""
+    settings: dict[str, Any] = {"outputs": ("y",), "tolerance": TOLERANCE, "name": "toy", **more}
+    return Kernel(
+        variants={"only": Variant(call, triton=False)},
+        default="only",
+        baseline="only",
+        axes=("N",),
+        cases=[Case(N=SIZE, dtype="fp32", tags="smoke")],
+        make_inputs=make,
+        reference=lambda **inputs: {},
+        traffic=lambda case: traffic,
+        flops=lambda case: case.N,
+        **settings,
+    )
+
+
+def one_tensor(case: Case, generator: Any) -> Inputs:
+    return {"x": generator.uniform((case.N,), case.dtype)}
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def with_state(case: Case, generator: Any) -> Inputs:
+    return {"x": generator.uniform((case.N,), case.dtype), "state": generator.uniform((case.N,), case.dtype)}
+
+
+def step(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    state.mul_(0.5)
+    state.add_(x)
+    return state * 2
+
+
+def with_cursor(case: Case, generator: Any) -> Inputs:
+    return {"x": generator.uniform((case.N,), case.dtype), "cursor": generator.full((2,), 0, torch.int32)}
+
+
+def phase_step(x: torch.Tensor, cursor: torch.Tensor) -> torch.Tensor:
+    return x + cursor[:1]
+
+
+def move(inputs: Inputs) -> None:
+    inputs["cursor"].add_(1).remainder_(LENGTH)
+
+
+def phase_cost(operation: Operation) -> float | None:
+    """5 us a cheap step and 40 us the last of a cycle; a move of all cursors takes next to nothing."""
+    integers = [t for t in operation.tensors if t.dtype == torch.int32]
+    if not integers or integers[0].numel() > 10_000:
+        return None
+    if integers[0].numel() > 1:
+        return 0.1
+    return 40.0 if int(integers[0]) == LENGTH - 1 else 5.0
+
+
+BYTES = 4 * SIZE
+SCALE = toy(double, one_tensor, Traffic(BYTES, BYTES))
+STATE = toy(step, with_state, Traffic(2 * BYTES, 2 * BYTES), mutates=("state",))
+CARRIED = replace(
+    STATE,
+    drift=Drift(step_inputs=one_tensor, carry={"state": "state"}, tolerance=TOLERANCE),
+)
+CYCLE = toy(phase_step, with_cursor, Traffic(BYTES, BYTES), cycle=Cycle(lambda case: LENGTH, "cursor", move))
+
+
+def subject_of(kernel: Kernel) -> Subject:
+    return Subject(kernel, "only", kernel.cases[0], load_devices()["h200"], "cpu")
+
+
+def with_call(kernel: Kernel, call: Callable[..., Any]) -> Kernel:
+    """The kernel with another launcher."""
+    return replace(kernel, variants={"only": replace(kernel.variant("only"), call=call)})
+
+
+def session_on(device: FakeDevice | None = None, settings: ClockSettings = QUICK, **script: Any) -> ClockSession:
+    """A session on a scripted device."""
+    return ClockSession(device or FakeDevice(Script(**script)), seed=7, settings=settings)

@@ -1,0 +1,123 @@
+"""The summary of a submit: what was proved, where, what was not measured, what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from harness.records import Cell, Record
+from harness.report.run import LISTED, render_run
+
+FLEET = ("a10g", "b200", "h200", "mi300x")
+
+
+def record(cell: str, kind: str, status: str = "ok", reason: str | None = None, **columns: Any) -> Record:
+    where = Cell.parse(cell)
+    names = {"kernel": where.kernel, "variant": where.variant, "case": where.case, "dtype": where.dtype, "device": where.device}
+    return Record(**names, kind=kind, metric=None, value=None, status=status, reason=reason, **columns)
+
+
+def run_of(records: list[Record], exit_code: int, **changed: Any) -> dict[str, Any]:
+    """run.json of a run that planned what the records answer."""
+    run = {
+        "run_id": "20260131T235959-1f2e3d",
+        "ref": "worktree",
+        "resolved": "the worktree on main",
+        "commit": "a" * 40,
+        "dirty": False,
+        "code_digest": "d" * 64,
+        "matrix": "all",
+        "expected": [{"cell": str(r.cell), "kind": r.kind, "limit": None} for r in records],
+        "by_status": dict(sorted(Counter(r.status for r in records).items())),
+        "required_missing": [],
+        "exit_code": exit_code,
+    }
+    return run | changed
+
+
+def cells(device: str, n: int) -> list[str]:
+    return [f"norm/fused/M={m},dtype=bf16@{device}" for m in range(n)]
+
+
+@pytest.fixture
+def no_gpu() -> list[Record]:
+    """What a laptop gives: everything compiled, everything right in the interpreter, no GPU there."""
+    records = [record(cell, kind) for kind in ("correctness", "drift", "latency") for cell in cells("cpu", 3)]
+    for device in FLEET:
+        records += [record(cell, "static") for cell in cells(device, 6)]
+        records += [
+            record(cell, kind, "no_capacity", f"no unit of {device} is reachable")
+            for kind in ("correctness", "latency")
+            for cell in cells(device, 6)
+        ]
+    return records
+
+
+@pytest.fixture
+def troubled(no_gpu) -> list[Record]:
+    """The same with failures, an invalid cell, one that was lost and one that does not fit."""
+    reasons = {0: ("wrong", "not_close: y is off by 0.2"), 1: ("crash", "killed by SIGSEGV"), 2: ("invalid", "reference: not finite")}
+    fresh = [record(cell, "correctness", *reasons[n]) for n, cell in enumerate(cells("cpu", 3))]
+    rest = [r for r in no_gpu if (r.device, r.kind) != ("cpu", "correctness")]
+    more = [record("norm/fused/M=9,dtype=bf16@cpu", "drift", "lost"), record("norm/fused/M=8,dtype=bf16@cpu", "drift", "skipped", "memory")]
+    return [*fresh, *rest, *more]
+
+
+def test_golden_of_a_machine_without_a_gpu(no_gpu, golden) -> None:
+    golden("run_no_gpu.txt", render_run(run_of(no_gpu, 0), no_gpu) + "\n")
+
+
+def test_golden_of_a_run_with_failures(troubled, golden) -> None:
+    golden("run_failed.txt", render_run(run_of(troubled, 1, required_missing=["h200"]), troubled) + "\n")
+
+
+def test_golden_of_a_run_that_passed_on_its_gpu(golden) -> None:
+    records = [record(cell, kind) for kind in ("static", "correctness", "latency") for cell in cells("h200", 2)]
+    golden("run_gpu.txt", render_run(run_of(records, 0), records) + "\n")
+
+
+def test_the_last_line_says_it_plainly(no_gpu) -> None:
+    assert "0 of 4 GPUs measured" == render_run(run_of(no_gpu, 0), no_gpu).splitlines()[-1]
+
+
+def test_compiling_for_a_gpu_is_not_measuring_it() -> None:
+    records = [record(cell, "static") for cell in cells("h200", 2)]
+    assert "0 of 1 GPU measured" == render_run(run_of(records, 0), records).splitlines()[-1]
+
+
+def test_a_run_without_gpus_in_its_plan_says_nothing_of_them() -> None:
+    records = [record(cell, "correctness") for cell in cells("cpu", 2)]
+    assert "GPU" not in render_run(run_of(records, 0), records)
+
+
+def test_a_planned_cell_without_a_record_is_lost(no_gpu) -> None:
+    (gone, *rest) = no_gpu
+    assert f"{gone.cell}  correctness  lost: the run has no record of it" in render_run(run_of(no_gpu, 3), rest)
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    records = [record(cell, "correctness", "wrong") for cell in cells("cpu", LISTED + 5)]
+    text = render_run(run_of(records, 1), records)
+    assert LISTED == text.count("  correctness  wrong")
+    assert "and 5 more; `harness show 20260131T235959-1f2e3d` lists them all" in text
+
+
+def test_a_long_reason_is_cut_and_stays_on_one_line() -> None:
+    records = [record(cells("cpu", 1)[0], "correctness", "crash", "Traceback\n" + "x" * 1000)]
+    (line,) = [line for line in render_run(run_of(records, 1), records).splitlines() if "Traceback" in line]
+    assert line.endswith("x...")
+
+
+def test_a_stopped_run_says_how_to_go_on() -> None:
+    records = [record(cells("cpu", 1)[0], "correctness", "cancelled", "the run was stopped")]
+    text = render_run(run_of(records, 130), records)
+    assert text.startswith("STOPPED (exit code 130)")
+    assert "harness submit --resume 20260131T235959-1f2e3d" in text
+
+
+def test_the_base_arm_of_a_paired_run_is_not_heads() -> None:
+    (cell,) = cells("cpu", 1)
+    head, base = record(cell, "correctness"), record(cell, "correctness", "wrong", arm="base")
+    assert "wrong" not in render_run(run_of([head], 0), [head, base])

@@ -1,0 +1,29 @@
+"""Text for a terminal, rendered from JSON alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.report.json import to_json
+from harness.report.text import render_text
+
+
+def test_golden(document, golden) -> None:
+    golden("diff.txt", render_text(document) + "\n")
+
+
+def test_verbose_golden_lists_every_finding(document, golden) -> None:
+    golden("diff_verbose.txt", render_text(document, verbose=True) + "\n")
+
+
+@pytest.mark.parametrize("name", ["clean", "nothing"])
+def test_golden_of_small_diffs(request, golden, name) -> None:
+    golden(f"diff_{name}.txt", render_text(to_json(request.getfixturevalue(name))) + "\n")
+
+
+def test_the_last_line_says_how_many_gpus_were_measured(document) -> None:
+    assert "0 of 4 GPUs measured" == render_text(document).splitlines()[-1]
+
+
+def test_there_is_no_colour(document) -> None:
+    assert "\x1b" not in render_text(document)
