@@ -13,6 +13,7 @@ KIND = Kind(
     applies=lambda kernel, variant, case: kernel.variant(variant).cases(case),
     cell_seconds=4.0,
     deadline_s=120.0,
+    replicates=True,
 )
 
 

@@ -344,12 +344,14 @@ class Kind:
         applies: `applies(kernel, variant_name, case)` says which cells the kind asks of a kernel.
         cell_seconds: expected seconds a cell, by which jobs are split.
         deadline_s: seconds after which a cell that has not ended is killed.
+        replicates: on a GPU the job is launched several times, and its launches are compared.
     """
 
     on: str
     applies: Callable[[Kernel, str, Case], bool]
     cell_seconds: float
     deadline_s: float
+    replicates: bool = False
 
     def __post_init__(self) -> None:
         if self.on not in ("unit", "host"):

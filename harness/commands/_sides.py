@@ -134,7 +134,9 @@ class Assembler:
         if ref.startswith("run:") or named.tree is None:
             return named, 0
         if named.commit is None or head.commit is None:
-            raise RefError(f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID")
+            raise RefError(
+                f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID"
+            )
         if exact and named.tree.dirty:
             return named, 0
         commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
@@ -157,7 +159,9 @@ class Assembler:
             merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
         if head.tree is not None and self.compile:
-            self.notes.append(f"head {head.resolved} was never run: only what can be compiled here is compared (harness submit --ref {head.ref})")
+            self.notes.append(
+                f"head {head.resolved} was never run: only what can be compiled here is compared (harness submit --ref {head.ref})"
+            )
             return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
         if head.found is None:
             raise Undecided(f"the results of {head.ref}", "none are stored", f"harness submit --ref {head.ref}")
@@ -236,4 +240,3 @@ def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
         for r in records
         if r.kind == STATIC and not Status(r.status).resumable and not Status(r.status).undecided
     }
-

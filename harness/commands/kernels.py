@@ -22,21 +22,14 @@ def command(output: str) -> None:
         fields = ("name", "file", "variants", "default", "baseline", "cases", "mutates", "cycle", "drift")
         click.echo(json.dumps([{name: asdict(kernel)[name] for name in fields} for kernel in kernels], indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from harness.commands._table import print_table
 
-    table = Table("kernel", "variants (* default, ^ baseline)", "cases", "on cpu", "changes in place", "drift", "what it is")
+    rows = []
     for kernel in kernels:
         marks = [name + "*" * (name == kernel.default) + "^" * (name == kernel.baseline) for name in kernel.variants]
         on_cpu = sum("cpu" in case.tags for case in kernel.cases)
-        first = kernel.doc.strip().splitlines()[0] if kernel.doc.strip() else ""
-        table.add_row(
-            kernel.name,
-            " ".join(marks),
-            str(len(kernel.cases)),
-            str(on_cpu),
-            " ".join(kernel.mutates),
-            "yes" if kernel.drift else "",
-            first,
-        )
-    Console().print(table)
+        first = " ".join(kernel.doc.split("\n\n")[0].split())
+        drift = "yes" if kernel.drift else "no"
+        rows.append([kernel.name, " ".join(marks), str(len(kernel.cases)), str(on_cpu), " ".join(kernel.mutates) or "-", drift, first])
+    headers = ("kernel", "variants (* default, ^ baseline)", "cases", "on cpu", "changes", "drift", "what it is")
+    print_table(headers, rows, right=("cases", "on cpu"))

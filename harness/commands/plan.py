@@ -46,11 +46,10 @@ def show_plan(plan: Plan, output: str) -> None:
         }
         click.echo(json.dumps(answer, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from harness.commands._table import print_table
 
-    table = Table("kind", "kernel", "device", "cells", "expected s", title=f"{plan.tree.resolved}, matrix {plan.matrix}")
-    for job in sorted(plan.jobs, key=lambda j: (j.kind, j.kernel, j.device)):
-        table.add_row(job.kind, job.kernel, job.device, str(len(job.cells)), f"{job.expected_s:.0f}")
-    Console().print(table)
+    click.echo(f"{plan.tree.resolved}, matrix {plan.matrix}")
+    jobs = sorted(plan.jobs, key=lambda j: (j.kind, j.kernel, j.device))
+    rows = [[j.kind, j.kernel, j.device, str(len(j.cells)), str(len(j.turns)), f"{j.expected_s:.0f}"] for j in jobs]
+    print_table(("kind", "kernel", "device", "cells", "launches", "expected s"), rows, right=("cells", "launches", "expected s"))
     click.echo(f"{len(plan.expected)} cells in {len(plan.jobs)} jobs")

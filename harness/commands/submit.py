@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was stopped: an id, or `last`.")
 @click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
+@click.option("--launches", type=click.IntRange(1), default=3, show_default=True, help="Launches of a timed cell on a GPU.")
 @click.option("--slots", type=click.IntRange(1), help="Jobs at a time that need no GPU (default: one a core).")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and stop.")
 @_options.format_text_json
@@ -40,6 +41,7 @@ def command(
     require: tuple[str, ...],
     resume: str | None,
     store_uri: str | None,
+    launches: int,
     slots: int | None,
     dry_run: bool,
     output: str,
@@ -61,7 +63,7 @@ def command(
         plan, run = _resumed(workspace, store, resume)
         required = required or run["options"]["require"]
     else:
-        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required)
+        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required, launches)
     if dry_run:
         from harness.commands.plan import show_plan
 
@@ -72,16 +74,16 @@ def command(
     return outcome.exit_code
 
 
-def _fresh(workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str]) -> tuple[Plan, dict[str, Any]]:
+def _fresh(workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str], launches: int) -> tuple[Plan, dict[str, Any]]:
     from dataclasses import asdict
     from datetime import UTC, datetime
 
     from harness.dispatch.run import describe_run, new_run_id
     from harness.plan.plan import make_plan
 
-    plan = make_plan(workspace, ref, matrix, filters)
+    plan = make_plan(workspace, ref, matrix, filters, launches)
     now = datetime.now(UTC)
-    return plan, describe_run(plan, new_run_id(now), now, {"filters": asdict(filters), "require": required})
+    return plan, describe_run(plan, new_run_id(now), now, {"filters": asdict(filters), "require": required, "launches": launches})
 
 
 def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, dict[str, Any]]:
@@ -94,7 +96,7 @@ def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, di
     run = store.read_run(store.resolve(name))
     tree = Tree(run["ref"], run["resolved"], run["commit"], run["tree"], run["code_digest"], run["dirty"])
     filters = {key: tuple(value) for key, value in run["options"]["filters"].items()}
-    plan = plan_tree(workspace, Git(workspace.root), tree, run["matrix"], Filters(**filters))
+    plan = plan_tree(workspace, Git(workspace.root), tree, run["matrix"], Filters(**filters), run["options"]["launches"])
     check_resumable(run, plan)
     return plan, run
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -105,15 +105,15 @@ def execute(
     journal = Journal(folder / "journal.jsonl")
     try:
         store.save(run)
-        done = {_key(entry[0]): entry for entry in journal.entries if not Status(entry[0].status).resumable}
+        done = {_answer(entry[0]): entry for entry in journal.entries if not Status(entry[0].status).resumable}
         capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
         scratch = folder / "scratch"
         context = _context(plan, run, scratch)
         todo = []
         for job in plan.jobs:
-            cells = tuple(cell for cell in job.cells if (job.kind, cell) not in done)
-            if cells and (job.on == "host" or capacity.get(job.device, 0)):
-                todo.append(replace(job, cells=cells))
+            turns = [replace(t, cells=tuple(c for c in t.cells if (job.kind, c, t.arm, t.position) not in done)) for t in job.turns]
+            if any(turn.cells for turn in turns) and (job.on == "host" or capacity.get(job.device, 0)):
+                todo.append(replace(job, turns=tuple(turn for turn in turns if turn.cells)))
         with _signals(dispatcher) as cancelled:
             dispatcher.submit(context, todo)
             for event in dispatcher.events():
@@ -121,11 +121,12 @@ def execute(
                     records = [replace(r, seq=journal.seq + i) for i, r in enumerate(event.records)]
                     journal.seq += len(records)
                     journal.append(records)
-                    done[_key(records[0])] = records
+                    done[_answer(records[0])] = records
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
         records = [r for entry in done.values() for r in entry]
-        records += list(_unanswered(plan.expected, done, context, absent, cancelled.is_set()))
+        answered = {_key(entry[0]) for entry in done.values()}
+        records += list(_unanswered(plan.expected, answered, context, absent, cancelled.is_set()))
         finished = _conclude(run, plan.expected, records, absent, cancelled.is_set(), require)
         store.write(finished, records, replace=True)
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
@@ -139,6 +140,11 @@ def _key(record: Record) -> Key:
     return record.kind, record.cell
 
 
+def _answer(record: Record) -> tuple[str, Cell, str, int | None]:
+    """What a journal entry answers: a cell of a kind, in one turn of its job."""
+    return record.kind, record.cell, record.arm, record.position
+
+
 def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
     jobs_dir = plan.code.jobs_dir
     conftest = (jobs_dir / "conftest.py").read_bytes() if (jobs_dir / "conftest.py").exists() else b""
@@ -150,11 +156,11 @@ def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
 
 
 def _unanswered(
-    expected: Sequence[Expected], done: dict[Key, Any], context: RunContext, absent: set[str], cancelled: bool
+    expected: Sequence[Expected], answered: Set[Key], context: RunContext, absent: set[str], cancelled: bool
 ) -> Iterator[Record]:
     """A record for every planned cell that nothing came of: silence is never green."""
     for one in expected:
-        if (one.kind, one.cell) in done:
+        if (one.kind, one.cell) in answered:
             continue
         if one.cell.device in absent:
             status, reason = Status.NO_CAPACITY, f"no unit of {one.cell.device} is reachable"

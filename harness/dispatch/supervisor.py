@@ -21,7 +21,7 @@ from harness import metrics
 from harness.devices.units import Unit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
-from harness.plan.jobs import Job
+from harness.plan.jobs import Job, Turn
 from harness.records import COLUMNS, Cell, Record, Status
 
 FIRST_CELL_S = 120.0
@@ -60,33 +60,44 @@ class Supervisor:
         self._node: str | None = None
 
     def run(self, job: Job) -> Iterator[CellDone]:
-        """Yield every cell of the job as it ends; after `cancelled`, those that are left are not yielded."""
-        remaining = list(job.cells)
+        """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
+
+        A cell that was not ok in one turn is not measured in the next.
+        """
+        spoilt: set[Cell] = set()
+        for turn in job.turns:
+            for done in self._turn(job, turn, [cell for cell in turn.cells if cell not in spoilt]):
+                if any(r.status != Status.OK for r in done.records):
+                    spoilt.add(done.cell)
+                yield done
+
+    def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
+        remaining = list(cells)
         number = 0
         while remaining and not self.cancelled.is_set():
             number += 1
-            name = f"{job.job_id}-{number}"
+            name = f"{job.job_id}-{turn.position}-{number}"
             before = len(remaining)
             try:
-                for done in self._launch(job, name, remaining):
+                for done in self._launch(job, turn, name, remaining):
                     remaining.remove(done.cell)
                     yield done
             except ServerLost as lost:
-                yield from self._all(job, name, remaining, Status.INFRA, f"worker_lost: {lost}")
+                yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {lost}")
                 return
             if len(remaining) == before and not self.cancelled.is_set():
-                yield from self._all(job, name, remaining, Status.INFRA, f"launch_failed: {self._log_tail(name)}")
+                yield from self._all(job, turn, name, remaining, Status.INFRA, f"launch_failed: {self._log_tail(name)}")
                 return
 
-    def _all(self, job: Job, launch: str, cells: Sequence[Cell], status: Status, reason: str) -> Iterator[CellDone]:
+    def _all(self, job: Job, turn: Turn, launch: str, cells: Sequence[Cell], status: Status, reason: str) -> Iterator[CellDone]:
         for cell in cells:
-            yield CellDone(job, cell, (self._failure(job, cell, launch, status, reason),))
+            yield CellDone(job, cell, (self._failure(job, turn, cell, launch, status, reason),))
 
-    def _launch(self, job: Job, name: str, cells: Sequence[Cell]) -> Iterator[CellDone]:
+    def _launch(self, job: Job, turn: Turn, name: str, cells: Sequence[Cell]) -> Iterator[CellDone]:
         scratch = self.context.scratch / "launches" / name
         scratch.mkdir(parents=True, exist_ok=True)
         spec = scratch / "spec.json"
-        spec.write_text(json.dumps(self._spec(job, cells, str(scratch / "triton"))))
+        spec.write_text(json.dumps(self._spec(job, turn, cells)))
         read, write = os.pipe()
         try:
             with (scratch / "log.txt").open("wb") as log:
@@ -106,7 +117,7 @@ class Supervisor:
                 elif kind == "begin":
                     current = self._expected(message, cells)
                 elif kind == "end":
-                    yield CellDone(job, self._expected(message, cells), tuple(self._records(job, name, message)))
+                    yield CellDone(job, self._expected(message, cells), tuple(self._records(job, turn, name, message)))
                     current = None
                 else:
                     raise BadMessage(f"message of type {kind!r}")
@@ -120,9 +131,9 @@ class Supervisor:
             current = cells[0]
         if current is not None and not self.cancelled.is_set():
             status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
-            yield CellDone(job, current, (self._failure(job, current, name, status, reason),))
+            yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
 
-    def _spec(self, job: Job, cells: Sequence[Cell], cache: str) -> dict[str, Any]:
+    def _spec(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> dict[str, Any]:
         context = self.context
         return {
             "root": str(context.root),
@@ -130,7 +141,10 @@ class Supervisor:
             "kind": job.kind,
             "device": job.device,
             "cells": [str(c) for c in cells],
-            "environment": {"TRITON_CACHE_DIR": cache},
+            "position": turn.position,
+            "lease": str(context.scratch / f"lease-{self.unit.uuid}.json"),
+            # binaries compiled by one launch serve the next; arms never share them
+            "environment": {"TRITON_CACHE_DIR": str(context.scratch / "triton" / turn.arm)},
         }
 
     def _messages(self, launch: Launch, read: int, job: Job, ending: Ending) -> Iterator[dict[str, Any]]:
@@ -173,7 +187,7 @@ class Supervisor:
             raise BadMessage(f"cell {cell} is not of this job")
         return cell
 
-    def _records(self, job: Job, launch: str, message: dict[str, Any]) -> Iterator[Record]:
+    def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any]) -> Iterator[Record]:
         cell = Cell.parse(message["cell"])
         common = {"started_at": message["started_at"], "duration": message["duration"]}
         for reading in message["readings"]:
@@ -182,54 +196,40 @@ class Supervisor:
             columns = dict(reading["columns"])
             if columns.get("method"):
                 columns["method"] = f"{columns['method']}+{self.context.job_digests[job.kind][:12]}"
-            yield self._record(
-                job, cell, launch, reading["metric"], reading["value"], reading["status"], reading["reason"], common | columns
-            )
+            answer = {name: reading[name] for name in ("metric", "value", "status", "reason")}
+            yield self._record(job, turn, cell, launch, common | columns | answer)
 
-    def _failure(self, job: Job, cell: Cell, launch: str, status: Status, reason: str) -> Record:
-        return self._record(job, cell, launch, None, None, status, reason, {})
+    def _failure(self, job: Job, turn: Turn, cell: Cell, launch: str, status: Status, reason: str) -> Record:
+        return self._record(job, turn, cell, launch, {"metric": None, "value": None, "status": status, "reason": reason})
 
-    def _record(
-        self,
-        job: Job,
-        cell: Cell,
-        launch: str,
-        metric: str | None,
-        value: float | None,
-        status: str,
-        reason: str | None,
-        columns: dict[str, Any],
-    ) -> Record:
-        row = metrics.metric(metric) if metric else None
+    def _record(self, job: Job, turn: Turn, cell: Cell, launch: str, columns: dict[str, Any]) -> Record:
+        row = metrics.metric(columns["metric"]) if columns["metric"] else None
         context = self.context
         stamped: dict[str, Any] = {
             "run_id": context.run_id,
             "job_id": job.job_id,
             "attempt": 1,
+            "arm": turn.arm,
+            "block": turn.block,
+            "position": turn.position,
             "launch": launch,
             "commit": context.commit,
             "tree": context.tree,
             "dirty": context.dirty,
             "code_digest": context.code_digest,
+            "kernel": cell.kernel,
+            "variant": cell.variant,
+            "case": cell.case,
+            "dtype": cell.dtype,
+            "device": cell.device,
             "unit": self.unit.uuid,
             "node": self._node,
+            "kind": job.kind,
             "unit_of_measure": row.unit if row else None,
             "better": row.better if row else None,
             "environment": self._environment,
         }
-        return Record(
-            **{**columns, **stamped},
-            kernel=cell.kernel,
-            variant=cell.variant,
-            case=cell.case,
-            dtype=cell.dtype,
-            device=cell.device,
-            kind=job.kind,
-            metric=metric,
-            value=value,
-            status=status,
-            reason=reason,
-        )
+        return Record(**{**columns, **stamped})
 
     def _death(self, launch: Launch, name: str) -> str:
         if launch.status is None:

@@ -61,6 +61,7 @@ class KindInfo:
     on: str
     cell_seconds: float
     deadline_s: float
+    replicates: bool
     cells: list[KindCell] = field(default_factory=list)
 
 
@@ -158,7 +159,7 @@ def _read(workspace: Workspace) -> Description:
             for case in kernel.cases
             if kind.applies(kernel, variant, case)
         ]
-        kinds.append(KindInfo(name, file.name, kind.on, kind.cell_seconds, kind.deadline_s, cells))
+        kinds.append(KindInfo(name, file.name, kind.on, kind.cell_seconds, kind.deadline_s, kind.replicates, cells))
     return Description(infos, kinds)
 
 

@@ -15,6 +15,9 @@ from harness.plan.refs import resolve
 from harness.plan.trees import Tree, checkout
 from harness.records import Expected
 
+LAUNCHES = 3
+"""Launches of a cell that is measured by itself."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -33,11 +36,12 @@ class Plan:
     jobs: tuple[Job, ...]
 
 
-def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters) -> Plan:
+def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters, launches: int = LAUNCHES) -> Plan:
     """Plan a run of `ref`.
 
     Args:
         workspace: the user's workspace; its git repository is asked for `ref`.
+        launches: launches of a cell whose kind replicates.
 
     Raises:
         HarnessError: whatever of ref, workspace, matrix and filters is wrong.
@@ -45,10 +49,10 @@ def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters) -> 
     """
     git = Git(workspace.root)
     tree = resolve(git, ref)
-    return plan_tree(workspace, git, tree, matrix, filters)
+    return plan_tree(workspace, git, tree, matrix, filters, launches)
 
 
-def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: Filters) -> Plan:
+def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: Filters, launches: int = LAUNCHES) -> Plan:
     """As `make_plan`, for a tree that is resolved already."""
     code = checkout(git, tree, workspace)
     description = describe(code)
@@ -57,5 +61,5 @@ def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: 
         raise Undecided(
             f"matrix {matrix!r} with {filters}", "no cell is left", "widen the filters; `harness plan` shows what a matrix holds"
         )
-    jobs = make_jobs(expected, description.kinds, tree.code_digest)
+    jobs = make_jobs(expected, description.kinds, tree.code_digest, launches)
     return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs))

@@ -223,7 +223,7 @@ class TestJob:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    return compile_toys(tmp_path_factory.mktemp("cache"), [(TOYS, "plain", "h200")], ["specialisation", "resources"])
+    return compile_toys(tmp_path_factory.mktemp("cache"), [(TOYS, "plain", "h200")], ["specialisation", "resources", "unit"])
 
 
 @pytest.mark.slow
@@ -238,14 +238,12 @@ class TestAgainstOthers:
         assert {name: theirs for name, (_, theirs) in found.items()} == {name: ours for name, (ours, _) in found.items()}
         assert len(found) == 6
 
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_a_unit_launches_the_binary_that_was_compiled_for_it(tmp_path: Path) -> None:
-    found = compile_toys(tmp_path, [(TOYS, "plain", "h200")], ["unit"]).checks["unit"]
-    if found is None:
-        pytest.skip("no GPU")
-    assert {variant: launched for variant, (_, launched) in found.items()} == {variant: ours for variant, (ours, _) in found.items()}
+    @pytest.mark.gpu
+    def test_a_unit_launches_the_binary_that_was_compiled_for_it(self, checked: Compiled) -> None:
+        found = checked.checks["unit"]
+        if found is None:
+            pytest.skip("no GPU")
+        assert {variant: launched for variant, (_, launched) in found.items()} == {variant: ours for variant, (ours, _) in found.items()}
 
 
 EDITS = {

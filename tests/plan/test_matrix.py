@@ -12,7 +12,7 @@ CASES = [CaseInfo("N=1,dtype=fp32", ["cpu", "smoke"]), CaseInfo("N=2,dtype=fp32"
 def description():
     kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in ("add", "mul")]
     cells = [KindCell(k.name, "fast", c.case, None) for k in kernels for c in CASES]
-    return Description(kernels, [KindInfo("static", "static.py", "host", 1.0, 60.0, cells), KindInfo("latency", "latency.py", "unit", 2.0, 60.0, cells)])
+    return Description(kernels, [KindInfo("static", "static.py", "host", 1.0, 60.0, False, cells), KindInfo("latency", "latency.py", "unit", 2.0, 60.0, True, cells)])
 
 
 def cells(entries, **filters):
@@ -96,7 +96,7 @@ def test_a_bad_matrix_is_refused(tmp_path, text, error, message):
 def test_jobs_hold_one_kernel_kind_and_device_and_split_at_five_minutes():
     cases = [CaseInfo(f"N={n},dtype=fp32", []) for n in range(400)]
     kernel = KernelInfo("add", "kernels/add.py", "", ["fast"], "fast", "fast", cases, [], False, False)
-    kinds = [KindInfo("latency", "latency.py", "unit", 2.0, 60.0, [KindCell("add", "fast", c.case, None) for c in cases])]
+    kinds = [KindInfo("latency", "latency.py", "unit", 2.0, 60.0, True, [KindCell("add", "fast", c.case, None) for c in cases])]
     expected = expand([Entry("latency", ("h200", "a10g"), frozenset())], Description([kernel], kinds), load_devices(), Filters())
     jobs = make_jobs(expected, kinds, "digest")
     assert sorted((j.device, len(j.cells)) for j in jobs) == [(d, n) for d in ("a10g", "h200") for n in (132, 134, 134)]

@@ -67,7 +67,7 @@ def test_a_graph_that_the_driver_refuses_is_an_error(monkeypatch, backend):
 
 def test_without_a_driver_the_error_names_the_library(backend):
     graph_nodes._functions.cache_clear()
-    with pytest.raises(HarnessError, match="libcuda|libamdhip64"):
+    with pytest.raises(HarnessError, match=r"libcuda|libamdhip64"):
         read_nodes(77, backend)
 
 

@@ -19,7 +19,7 @@ import torch
 from harness.devices.table import load_devices
 from harness.measure.clock.launches import record_launches
 from harness.measure.clock.probe_kernels import TritonProbes
-from harness.measure.launches import recording
+from harness.measure.recording import recording
 
 probes = TritonProbes(132, "meta")
 fp32 = torch.empty((528, 64), device="meta")
@@ -34,8 +34,8 @@ calls = [
 with recording(load_devices()[sys.argv[1]], Path(sys.argv[2])) as static, record_launches() as launches:
     for call in calls:
         call()
-static = [(l.grid, l.config, l.binary_hash) for l in static.launches]
-print(json.dumps({"static": static, "recorded": [(l.grid, l.config, l.binary_hash) for l in launches], "names": [l.kernel for l in launches]}))
+facts = lambda found: [(l.grid, l.config, l.binary_hash) for l in found]
+print(json.dumps({"static": facts(static.launches), "recorded": facts(launches), "names": [l.kernel for l in launches]}))
 """
 
 
