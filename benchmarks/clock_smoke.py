@@ -1,6 +1,6 @@
 """Tries the clock on the GPU of this machine: simple kernels at several sizes, within one process and between processes.
 
-    python benchmarks/clock_smoke.py [--processes 3] [--repetitions 3] [--device NAME]
+    python benchmarks/clock_smoke.py [--processes 3] [--repetitions 2] [--kernel NAME] [--device NAME]
 
 Every process times every cell a few times. Printed are the first process's floors and ceilings, what its launches were,
 and per cell the median over all repetitions with their spread, (max - min) / median, within a process and between
@@ -20,19 +20,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.measure.clock import ClockSession, LeaseFacts, TorchDevice, record_launches, take_canary, time_cell
-
-# The clock binds what tells the time before any kernel is imported.
 import torch
 import triton
 import triton.language as tl
 
 from harness import Case, Cycle, Inputs, Kernel, Tolerance, Traffic
 from harness.devices.table import Device, load_devices
+from harness.measure.clock import ClockSession, LeaseFacts, TorchDevice, record_launches, take_canary, time_cell
 from harness.measure.subject import Reading, Subject
 
-SIZES = (2_560, 327_680, 4 << 20, 64 << 20)
-"""fp32 elements: 10 KiB to 256 MiB."""
+SIZES = (2_560, 327_680, 16 << 20)
+"""fp32 elements: 10 KiB, 1.25 MiB and 64 MiB."""
 LENGTH = 8
 SEED = 11
 TOLERANCE = {"fp32": Tolerance(1e-6, "one rounding")}
@@ -41,12 +39,14 @@ BESIDE = ("latency_warm_us", "graph1_us", "eager_us", "enqueue_us", "chained_us"
 
 @triton.jit
 def scale_kernel(p_x, p_y, n, BLOCK: tl.constexpr):
+    """y = 2 x."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(p_y + o, tl.load(p_x + o, mask=o < n) * 2.0, mask=o < n)
 
 
 @triton.jit
 def accumulate_kernel(p_x, p_state, n, BLOCK: tl.constexpr):
+    """state = state / 2 + x."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(p_state + o, tl.load(p_state + o, mask=o < n) * 0.5 + tl.load(p_x + o, mask=o < n), mask=o < n)
 
@@ -62,38 +62,47 @@ def phase_kernel(p_x, p_cursor, p_y, n, LENGTH: tl.constexpr, BLOCK: tl.constexp
 
 
 def blocks(n: int) -> tuple[int]:
+    """A grid of 1024 elements a program."""
     return (triton.cdiv(n, 1024),)
 
 
 def scale(x: torch.Tensor) -> torch.Tensor:
+    """One Triton launch."""
     y = torch.empty_like(x)
     scale_kernel[blocks(x.numel())](x, y, x.numel(), BLOCK=1024)
     return y
 
 
 def copy(x: torch.Tensor) -> torch.Tensor:
+    """torch's copy."""
     return x.clone()
 
 
 def two_launches(x: torch.Tensor) -> torch.Tensor:
+    """Two torch kernels, the second on what the first left in the cache."""
     return (x * 2).add_(1)
 
 
 def accumulate(x: torch.Tensor, state: torch.Tensor) -> None:
+    """One Triton launch that changes its state in place."""
     accumulate_kernel[blocks(x.numel())](x, state, x.numel(), BLOCK=1024)
 
 
 def phased(x: torch.Tensor, cursor: torch.Tensor) -> torch.Tensor:
+    """One Triton launch that costs more in the last phase of a cycle."""
     y = torch.empty_like(x)
     phase_kernel[blocks(x.numel())](x, cursor, y, x.numel(), LENGTH=LENGTH, BLOCK=1024)
     return y
 
 
 def advance(inputs: Inputs) -> None:
+    """Moves the cursor."""
     inputs["cursor"].add_(1).remainder_(LENGTH)
 
 
 def make_kernel(name: str, call: Any, extra: dict[str, Any], bytes_read: int = 4, **more: Any) -> Kernel:
+    """A kernel of x and further inputs that reads `bytes_read` bytes an element and writes four."""
+
     def make_inputs(case: Case, generator: Any) -> Inputs:
         made = {"x": generator.uniform((case.N,), case.dtype)}
         return made | {other: make(case, generator) for other, make in extra.items()}
@@ -137,6 +146,7 @@ KERNELS = (
 
 
 def find_row(name: str | None) -> Device:
+    """The row of the device in hand, by what its driver calls it."""
     rows = load_devices()
     if name is not None:
         return rows[name]
@@ -147,13 +157,13 @@ def find_row(name: str | None) -> Device:
     return found[0]
 
 
-def measure(row: Device, facts: LeaseFacts, repetitions: int) -> dict[str, Any]:
-    """Times every cell `repetitions` times in this process; plain data."""
+def measure(row: Device, facts: LeaseFacts, repetitions: int, only: str | None = None) -> dict[str, Any]:
+    """Times every cell (of one kernel, or of all) `repetitions` times in this process; plain data."""
     device = TorchDevice(row)
     session = ClockSession(device, SEED, facts)
     cells: dict[str, Any] = {}
     launches: dict[str, list[str]] = {}
-    for kernel in KERNELS:
+    for kernel in (kernel for kernel in KERNELS if only in (None, kernel.name)):
         for case in kernel.cases:
             subject = Subject(kernel, "only", case, row, "cuda")
             inputs = subject.inputs()
@@ -172,12 +182,16 @@ def measure(row: Device, facts: LeaseFacts, repetitions: int) -> dict[str, Any]:
 
 
 def plain(reading: Reading) -> dict[str, Any]:
+    """A reading as plain data."""
     return {**vars(reading), "columns": dict(reading.columns)}
 
 
 def in_process(arguments: argparse.Namespace, facts: dict[str, Any]) -> dict[str, Any]:
+    """What a process of its own measures, told what earlier ones found out."""
     command = [sys.executable, __file__, "--child", "--repetitions", str(arguments.repetitions)]
-    command += ["--device", arguments.device] if arguments.device else []
+    for option in ("device", "kernel"):
+        if value := getattr(arguments, option):
+            command += [f"--{option}", value]
     done = subprocess.run(command, input=json.dumps(facts), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"a measuring process ended with {done.returncode}")
@@ -185,10 +199,12 @@ def in_process(arguments: argparse.Namespace, facts: dict[str, Any]) -> dict[str
 
 
 def spread(values: list[float]) -> float:
+    """(max - min) / median in percent."""
     return 100 * (max(values) - min(values)) / statistics.median(values)
 
 
 def show(processes: list[dict[str, Any]]) -> None:
+    """Prints floors, ceilings, launches and one line a cell."""
     facts, last = processes[0]["facts"], processes[-1]["facts"]
     clock, ceilings = facts["clock"], facts["ceilings"]
     print(f"tick {clock['tick_us'] * 1000:.1f} ns, empty pair {clock['pair_us']:.2f} us, empty node {clock['empty_us']:.3f} us", end=", ")
@@ -207,6 +223,7 @@ def show(processes: list[dict[str, Any]]) -> None:
 
 
 def show_cell(cell: str, processes: list[list[dict[str, Any]]], facts: dict[str, Any]) -> None:
+    """Prints one cell, or why it has no time."""
     runs = [run for process in processes for run in process]
     mains = [run["readings"]["latency_us"] for run in runs]
     bad = [reading for run in runs for reading in run["readings"].values() if reading["status"] not in ("ok", "skipped")]
@@ -234,15 +251,17 @@ def show_cell(cell: str, processes: list[list[dict[str, Any]]], facts: dict[str,
 
 
 def main() -> None:
+    """Starts the processes one after the other, or is one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--kernel", default=None, choices=[kernel.name for kernel in KERNELS])
     parser.add_argument("--device", default=None)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         facts = LeaseFacts.from_json(json.load(sys.stdin))
-        print(json.dumps(measure(find_row(arguments.device), facts, arguments.repetitions), allow_nan=False))
+        print(json.dumps(measure(find_row(arguments.device), facts, arguments.repetitions, arguments.kernel), allow_nan=False))
         return
     processes: list[dict[str, Any]] = []
     for _ in range(arguments.processes):

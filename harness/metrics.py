@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,9 +59,7 @@ _ROWS = (
     Metric("drift_cosine", "drift", "1", "higher", Rule.CONTEXT, "cosine similarity of the carried state after @n steps"),
     Metric("drift_norm_ratio", "drift", "1", "neither", Rule.CONTEXT, "norm of the carried state over the reference's after @n steps"),
     Metric("registers", "static", "1", "lower", Rule.GROWTH, "registers a thread, the largest over the cell's kernel launches"),
-    Metric(
-        "spill_bytes", "static", "B", "lower", Rule.ANY_GROWTH, "bytes of register spill stores and loads a thread, summed over launches"
-    ),
+    Metric("spill_bytes", "static", "B", "lower", Rule.ANY_GROWTH, "bytes a thread spills (AMD: stores alone), summed over launches"),
     Metric("stack_bytes", "static", "B", "lower", Rule.ANY_GROWTH, "stack frame a thread, the largest over launches"),
     Metric("shared_bytes", "static", "B", "lower", Rule.CONTEXT, "shared memory a block, the largest over launches"),
     Metric("code_bytes", "static", "B", "lower", Rule.GROWTH, "machine code, summed over the distinct binaries"),
@@ -77,10 +74,10 @@ PRIMARY = {"latency": "latency_us", "correctness": "rel_l2_error", "drift": "dri
 
 
 def base_name(metric: str) -> str:
-    """`drift_rel_error@100` -> `drift_rel_error`."""
-    return re.sub(r"@\d+$", "", metric)
+    """`drift_rel_error@100` -> `drift_rel_error`; `gbps@published` -> `gbps`."""
+    return metric.partition("@")[0]
 
 
 def metric(name: str) -> Metric:
-    """The row of a metric, `@n` ignored (KeyError where there is none)."""
+    """The row of a metric, what follows `@` ignored (KeyError where there is none)."""
     return METRICS[base_name(name)]

@@ -2,6 +2,8 @@
 
 from harness import Kind
 from harness.measure.correctness import check_correctness
+from harness.measure.plugin import Recorder
+from harness.measure.subject import Subject
 from harness.records import Status
 
 KIND = Kind(
@@ -12,7 +14,7 @@ KIND = Kind(
 )
 
 
-def test_correctness(subject, record):
+def test_correctness(subject: Subject, record: Recorder) -> None:
     """Compares one cell with the reference; see `harness.measure.checks.CHECKS` for what it is asked."""
     readings = check_correctness(subject)
     record(readings)

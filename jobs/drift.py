@@ -2,6 +2,8 @@
 
 from harness import Kind
 from harness.measure.drift import check_drift
+from harness.measure.plugin import Recorder
+from harness.measure.subject import Subject
 from harness.records import Status
 
 KIND = Kind(
@@ -12,10 +14,10 @@ KIND = Kind(
 )
 
 
-def test_drift(subject, record):
+def test_drift(subject: Subject, record: Recorder) -> None:
     """Runs one cell's steps; every checkpoint must keep the kernel's drift tolerance."""
     readings = check_drift(subject)
     record(readings)
     bad = [r for r in readings if r.status is not Status.OK]
-    failures = "\n".join(dict.fromkeys(f"{r.metric.partition('@')[2]} steps: {r.status}: {r.reason}" for r in bad))
+    failures = "\n".join(dict.fromkeys(f"{(r.metric or '').partition('@')[2]} steps: {r.status}: {r.reason}" for r in bad))
     assert not bad, f"{subject.cell}:\n{failures}"

@@ -3,9 +3,14 @@
 On `cpu` the clock is the interpreter's, under a metric of its own that gates nothing.
 """
 
+from typing import Any
+
 from harness import Kind
 from harness.measure.correctness import check_correctness
-from harness.measure.timing import time_subject
+from harness.measure.plugin import Recorder
+from harness.measure.replay import ReplayClock
+from harness.measure.subject import Subject
+from harness.measure.timing import Timer
 from harness.records import Status
 
 KIND = Kind(
@@ -17,13 +22,13 @@ KIND = Kind(
 )
 
 
-def test_latency(subject, record, clock, benchmark):
+def test_latency(subject: Subject, record: Recorder, timer: Timer, clock: ReplayClock, benchmark: Any) -> None:
     """Times one cell; nothing is timed that failed its correctness gate in this launch."""
-    wrong = [r for r in check_correctness(subject) if r.status is not Status.OK]
+    wrong = [r for r in check_correctness(subject, on_device=True) if r.status is not Status.OK]
     if wrong:
         record(wrong)
     assert not wrong, f"{subject.cell} is not timed: {wrong[0].status}: {wrong[0].reason}"
-    timing = time_subject(subject)
+    timing = timer(subject)
     record(timing.readings)
     clock.replay(benchmark, timing.samples_us)
     bad = [r for r in timing.readings if r.status is not Status.OK]

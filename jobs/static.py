@@ -3,11 +3,10 @@
 Registers, spills, stack, shared memory, machine code, launches; and the hashes that prove two cells equal.
 """
 
-from collections.abc import Callable, Sequence
-
 from harness import Kind
+from harness.measure.plugin import Recorder
 from harness.measure.static import compile_static
-from harness.measure.subject import Reading, Subject
+from harness.measure.subject import Subject
 from harness.records import Status
 
 KIND = Kind(
@@ -18,7 +17,7 @@ KIND = Kind(
 )
 
 
-def test_static(subject: Subject, record: Callable[[Sequence[Reading]], None]) -> None:
+def test_static(subject: Subject, record: Recorder) -> None:
     """Compiles one cell; a kernel that cannot be built for the device is a finding, not a crash."""
     readings = compile_static(subject)
     record(readings)

@@ -376,7 +376,7 @@ def _peer_cases() -> Iterator[Case]:
         smoke = "smoke" if shape == (1, 1536, 16) else ""
         yield Case(dtype="fp32", tags=" ".join([*tags, "peers", smoke]), **axes)
         yield Case(dtype="bf16", state="bf16", tags=" ".join([*tags, "peers"]), **axes)
-        yield from Case.grid(dtype=("fp16", "bf16"), tags="model cpu" if shape == (1, 1536, 16) else "model", **axes)
+        yield from Case.grid(dtype=("fp16", "bf16"), tags="model", **axes)
 
 
 def _model_cases() -> Iterator[Case]:

@@ -15,7 +15,15 @@ HEAVY = {"torch", "triton", "ray", "pyarrow", "scipy", "numpy", "rich", "github"
 
 def loaded_by(*args):
     """Run `harness ARGS` in a fresh process and give its output and the modules it imported."""
-    code = f"import sys; sys.argv = ['harness', *{args!r}]\nfrom harness.cli import main\ntry: main()\nexcept SystemExit: print('\\nMODULES', *sys.modules)"
+    code = f"""
+import sys
+sys.argv = ["harness", *{args!r}]
+from harness.cli import main
+try:
+    main()
+except SystemExit:
+    print("\\nMODULES", *sys.modules)
+"""
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     text, _, modules = out.rpartition("\nMODULES ")
     return text, {name.partition(".")[0] for name in modules.split()}

@@ -24,6 +24,7 @@ class Progress:
         self._total = len(plan.expected)
         self._quiet = quiet
         self._done = 0
+        self._said: set[tuple[str, str, str | None]] = set()
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
         self._task: Any = None
@@ -61,8 +62,11 @@ class Progress:
             if self._bar is not None:
                 self._bar.update(self._task, completed=self._done, description=f"{event.job.kind} {event.job.kernel} {event.job.device}")
             status = cell_status(event.records)
-            if status.failed or status.undecided:
-                self.say(f"{status}: {event.job.kind} {event.cell}: {event.records[0].reason}")
+            reason = next((r.reason for r in event.records if r.status == status), None)
+            same = (event.job.job_id, str(status), reason)
+            if (status.failed or status.undecided) and same not in self._said:
+                self._said.add(same)  # one line for all cells of a job that fail alike; the summary counts them
+                self.say(f"{status}: {event.job.kind} {event.cell}: {reason}")
         elif self._bar is None:
             job = event.job
             self.say(f"[{self._done}/{self._total}] {job.kind} {job.kernel} on {job.device}: {len(job.cells)} cells done")

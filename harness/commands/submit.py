@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --kernel 'rms*' --kind static\n  harness submit --resume last"
+    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --kind static\n  harness submit --resume last"
 )
 @_options.matrix
 @_options.ref

@@ -13,7 +13,8 @@ Found = dict[str, Any]
 
 
 def probe() -> list[Found]:
-    """uuid, model, multiprocessors, memory_bytes and the environment that selects it, for every GPU the machine shows."""
+    """Every GPU the machine shows: uuid, model, multiprocessors, memory_bytes, driver, partition, and the environment
+    that selects it."""
     for ask in (_nvml, _amdsmi):
         if found := ask():
             return found
@@ -45,6 +46,8 @@ def _nvml() -> list[Found]:
                 "model": _text(nvml.nvmlDeviceGetName(handle)),
                 "multiprocessors": None,  # NVML does not count them
                 "memory_bytes": int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+                "partition": _mig(nvml, handle),
                 "environment": {"CUDA_VISIBLE_DEVICES": uuid},
             }
         )
@@ -69,10 +72,20 @@ def _amdsmi() -> list[Found]:
                 "model": _text(board["market_name"]),
                 "multiprocessors": int(board["num_compute_units"]),
                 "memory_bytes": int(memory),
+                "driver": _text(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"]),
+                "partition": _text(smi.amdsmi_get_gpu_compute_partition(handle)).lower().replace("spx", "none"),
                 "environment": {"HIP_VISIBLE_DEVICES": str(index)},
             }
         )
     return found
+
+
+def _mig(nvml: Any, handle: Any) -> str:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:  # a GPU that cannot be divided
+        return "none"
+    return "mig" if current == nvml.NVML_DEVICE_MIG_ENABLE else "none"
 
 
 def _torch() -> list[Found]:
@@ -89,6 +102,8 @@ def _torch() -> list[Found]:
                 "model": properties.name,
                 "multiprocessors": int(properties.multi_processor_count),
                 "memory_bytes": int(properties.total_memory),
+                "driver": None,
+                "partition": None,
                 "environment": {variable: selected},
             }
         )

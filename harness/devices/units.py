@@ -28,6 +28,8 @@ class Unit:
         uuid: the vendor's UUID; `cpu:N` for a slot of the interpreter.
         device: name in devices.toml; None where no row has its model.
         environment: variables that make a process see this unit alone.
+        driver: version of its driver.
+        partition: how the card is divided; `none` where it is whole.
     """
 
     uuid: str
@@ -35,6 +37,8 @@ class Unit:
     model: str
     memory_bytes: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    driver: str | None = None
+    partition: str | None = None
 
     @classmethod
     def interpreter(cls, slot: int) -> Unit:
@@ -65,5 +69,6 @@ def local_units() -> list[Unit]:
     units = []
     for one in found:
         device = identify(one["model"], one["multiprocessors"], devices)
-        units.append(Unit(one["uuid"], device.name if device else None, one["model"], one["memory_bytes"], one["environment"]))
+        del one["multiprocessors"]
+        units.append(Unit(device=device.name if device else None, **one))
     return units

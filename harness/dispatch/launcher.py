@@ -69,6 +69,7 @@ def clean_environment(flavour: Flavour, home: Path, unit: Mapping[str, str]) -> 
         "PYTHONUNBUFFERED": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "OMP_NUM_THREADS": "1",
+        "TRITON_DISABLE_LINE_INFO": "1",  # with it, moving a line would change every binary's hash
         "COLUMNS": "400",  # pytest cuts error lines to the width of the terminal
     }
     if flavour is Flavour.GPU:
@@ -77,8 +78,6 @@ def clean_environment(flavour: Flavour, home: Path, unit: Mapping[str, str]) -> 
         found |= dict.fromkeys(VISIBLE, "")
     if flavour is Flavour.INTERPRETER:
         found["TRITON_INTERPRET"] = "1"
-    if flavour is Flavour.STATIC:
-        found["TRITON_DISABLE_LINE_INFO"] = "1"
     return found
 
 
@@ -100,7 +99,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs, self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.measure.server", str(theirs.fileno())],
+                [sys.executable, "-m", "harness.measure.server", str(theirs.fileno()), str(flavour)],
                 env=clean_environment(flavour, scratch, unit or {}),
                 cwd=scratch,
                 pass_fds=[theirs.fileno()],

@@ -72,7 +72,7 @@ class LocalDispatcher:
             self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
             for unit in self.units if len(on_host) < len(jobs) else []:
                 self._parallel(context, [j for j in jobs if j not in on_host and j.device == unit.device], [unit])
-        except BaseException as error:  # noqa: BLE001 -- handed to the thread that reads events
+        except BaseException as error:
             self._events.put(error)
         self._events.put(None)
 
@@ -96,7 +96,7 @@ class LocalDispatcher:
                 self._events.put(JobDone(job))
         except queue.Empty:
             pass
-        except BaseException as error:  # noqa: BLE001 -- handed to the thread that reads events
+        except BaseException as error:
             self._events.put(error)
 
     def _server(self, context: RunContext, flavour: Flavour, unit: Unit) -> ForkServer:

@@ -12,6 +12,7 @@ import selectors
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from harness import metrics
 from harness.devices.units import Unit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
+from harness.measure.environment import with_id
 from harness.plan.jobs import Job, Turn
 from harness.records import COLUMNS, Cell, Record, Status
 
@@ -113,7 +115,8 @@ class Supervisor:
             for message in self._messages(launch, read, job, ending):
                 kind = message.get("type")
                 if kind == "environment":
-                    self._environment, self._node = dict(message["environment"]), str(message["node"])
+                    unit = {"driver": self.unit.driver, "partition": self.unit.partition}
+                    self._environment, self._node = with_id({**message["environment"], **unit}), str(message["node"])
                 elif kind == "begin":
                     current = self._expected(message, cells)
                 elif kind == "end":
@@ -141,7 +144,7 @@ class Supervisor:
             "kind": job.kind,
             "device": job.device,
             "cells": [str(c) for c in cells],
-            "position": turn.position,
+            "seed": _seed(context.run_id, turn),
             "lease": str(context.scratch / f"lease-{self.unit.uuid}.json"),
             # binaries compiled by one launch serve the next; arms never share them
             "environment": {"TRITON_CACHE_DIR": str(context.scratch / "triton" / turn.arm)},
@@ -242,6 +245,12 @@ class Supervisor:
         log = self.context.scratch / "launches" / name / "log.txt"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
         return " | ".join(lines[-3:])[:500] or "it printed nothing"
+
+
+def _seed(run_id: str, turn: Turn) -> int:
+    """Seed of a launch's contents: another in every run and pair of launches, the same for both sides of a pair."""
+    pair = turn.position if turn.block is None else turn.position // 2
+    return zlib.crc32(f"{run_id}/{turn.block}/{pair}".encode())
 
 
 def _parse(line: bytes) -> dict[str, Any]:

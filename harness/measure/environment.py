@@ -26,11 +26,12 @@ def node_name() -> str:
     return socket.gethostname()
 
 
-def environment(target: str | None) -> dict[str, Any]:
+def environment(target: str | None, *, on_unit: bool) -> dict[str, Any]:
     """The environment struct of this process.
 
     Args:
-        target: Triton target of a static job (`cuda 90`, `hip gfx942`), whose compiler is named; None elsewhere.
+        target: Triton target of the device (`cuda 90`, `hip gfx942`), whose compiler is named; None in the interpreter.
+        on_unit: whether this process uses a GPU, which is then described.
     """
     import torch
     import triton
@@ -44,7 +45,18 @@ def environment(target: str | None) -> dict[str, Any]:
         "lock_digest": lock_digest(),
         "harness": harness.__version__,
     }
-    return with_id(found)
+    return with_id(found | (_unit() if on_unit else {}))
+
+
+def _unit() -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu_model": properties.name,
+        "memory_bytes": properties.total_memory,
+        "runtime": f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}",
+    }
 
 
 def with_id(found: dict[str, Any]) -> dict[str, Any]:

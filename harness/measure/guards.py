@@ -172,7 +172,7 @@ class Guards(TorchDispatchMode):
     @staticmethod
     def _can_guard(tensor: Any, kwargs: dict[str, Any]) -> bool:
         plain = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda")
-        return plain and "out" not in kwargs and tensor.numel() > 0 and not kwargs.get("pin_memory")
+        return plain and "out" not in kwargs and not kwargs.get("pin_memory")
 
     def _place(self, tensor: torch.Tensor, label: str, *, fill: bool) -> torch.Tensor:
         if tensor.numel() == 0:

@@ -31,7 +31,7 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     """Measure the cells of `request` and write messages to the descriptor `records`; the exit status is pytest's.
 
     Args:
-        request: root (the workspace), jobs_dir, kind, device, cells, environment (variables of this launch).
+        request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, environment (variables of this launch).
         records: descriptor of the supervisor's pipe.
     """
     os.environ.update(request["environment"])
@@ -40,7 +40,13 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     from harness.measure import plugin
 
     plugin.launch_request = plugin.LaunchRequest(
-        root=Path(request["root"]), kind=request["kind"], device=request["device"], cells=tuple(request["cells"]), emitter=Emitter(records)
+        root=Path(request["root"]),
+        kind=request["kind"],
+        device=request["device"],
+        cells=tuple(request["cells"]),
+        seed=request["seed"],
+        lease=Path(request["lease"]),
+        emitter=Emitter(records),
     )
     file = Path(request["jobs_dir"]) / f"{request['kind']}.py"
     arguments = [str(file), "-c", str(INI), "--rootdir", str(request["root"]), "--noconftest", "--import-mode=importlib"]

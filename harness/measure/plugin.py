@@ -24,6 +24,7 @@ from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
 from harness.measure.launch import Emitter
 from harness.measure.replay import ReplayClock
+from harness.measure.timing import Timer
 from harness.records import Cell, Status
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class LaunchRequest:
     kind: str
     device: str
     cells: tuple[str, ...]
+    seed: int
+    lease: Path
     emitter: Emitter
 
 
@@ -62,10 +65,14 @@ class Session:
 
     device: Device
     kernels: dict[str, Loaded]
+    timer: Timer
     clock: ReplayClock = field(default_factory=ReplayClock)
     progress: Progress = field(default_factory=Progress)
     lines: list[str] = field(default_factory=list)
 
+
+DEFAULT_SEED = 1
+"""Seed of the contents of a run by hand."""
 
 SESSION = pytest.StashKey[Session]()
 
@@ -90,15 +97,17 @@ def pytest_configure(config: pytest.Config) -> None:
         if name == "cpu":
             _interpret()
         workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
-        config.stash[SESSION] = Session(load_devices()[name], load_kernels(workspace))
+        device = load_devices()[name]
+        timer = Timer(device, launch_request.seed, launch_request.lease) if launch_request else Timer(device, DEFAULT_SEED, None)
+        config.stash[SESSION] = Session(device, load_kernels(workspace), timer)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     if launch_request:
-        device = config.stash[SESSION].device
         from harness.measure.environment import environment, node_name
 
-        target = device.triton_target if launch_request.kind == "static" else None
-        launch_request.emitter.send({"type": "environment", "environment": environment(target), "node": node_name()})
+        static = launch_request.kind == "static"
+        found = environment(device.triton_target, on_unit=not static and device.name != "cpu")
+        launch_request.emitter.send({"type": "environment", "environment": found, "node": node_name()})
 
 
 def _interpret() -> None:
@@ -147,6 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=config.stash[SESSION].clock))
+
+
+@pytest.fixture
+def timer(request: pytest.FixtureRequest) -> Timer:
+    """Times the cell in hand."""
+    return request.config.stash[SESSION].timer
 
 
 @pytest.fixture
@@ -209,6 +224,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     else:
         session.lines += [_line(subject, r) for r in readings]
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was found out about the unit to the next launch."""
+    if SESSION in session.config.stash:
+        session.config.stash[SESSION].timer.close()
 
 
 def _subject_of(item: pytest.Item) -> Subject | None:

@@ -1,10 +1,11 @@
 """The fork server: imports torch, triton and pytest once, then forks one child per launch.
 
-    python -m harness.measure.server FD
+    python -m harness.measure.server FD KIND
 
-FD is one end of a Unix socket pair. A request is one JSON line {"launch", "spec"} (the path of a JSON file) with two file
-descriptors attached (records, log), sent once the last is answered; the answers are {"launch", "pid"} when the child runs and {"launch", "status"} when it has ended. When the other end
-closes, every child is killed and the server ends, so that a killed parent leaves no orphan.
+KIND is `static` where its launches compile, else anything. FD is one end of a Unix socket pair. A request is one JSON line
+{"launch", "spec"} (the path of a JSON file) with two file descriptors attached (records, log), sent once the last is
+answered; the answers are {"launch", "pid"} when the child runs and {"launch", "status"} when it has ended. When the other
+end closes, every child is killed and the server ends, so that a killed parent leaves no orphan.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _preload() -> None:
+def _preload(kind: str) -> None:
     # what every launch needs; importing makes no device context
     import pytest
     import pytest_benchmark.plugin
@@ -39,6 +40,10 @@ def _preload() -> None:
     import harness.measure.plugin  # noqa: F401
 
     del pytest, triton, pytest_benchmark
+    if kind == "static":
+        from harness.measure.static import preload
+
+        preload()
     torch.set_num_threads(1)
 
 
@@ -101,7 +106,7 @@ class Server:
             from harness.measure.launch import run_launch
 
             status = run_launch(json.loads(Path(request["spec"]).read_text()), records)
-        except BaseException:  # noqa: BLE001 -- the child must end here, not in the server's loop
+        except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(Exception):
@@ -139,7 +144,7 @@ def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _preload()
+    _preload(sys.argv[2])
     server = Server(channel)
     try:
         server.serve()

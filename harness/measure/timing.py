@@ -1,23 +1,81 @@
-"""Times a subject by the clock that its device has."""
+"""Times a subject by the clock that its device has, and hands what it found out about the unit to the next launch."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.measure.interpreter import time_in_interpreter
 from harness.measure.subject import Reading, Subject
 
+if TYPE_CHECKING:
+    from harness.devices.table import Device
+    from harness.measure.clock.session import ClockSession
+
 
 @dataclass(frozen=True)
 class Timing:
-    """What was read, and the samples (us a call) of the first reading, which pytest-benchmark shows."""
+    """What was read, and the samples (us a call) of the main figure, which pytest-benchmark shows."""
 
     readings: Sequence[Reading]
     samples_us: Sequence[float]
 
 
-def time_subject(subject: Subject) -> Timing:
-    """Time one cell on the device it runs on."""
-    readings = time_in_interpreter(subject)
-    return Timing(readings, readings[0].columns["samples"])
+class Timer:
+    """The clock of one launch.
+
+    Args:
+        device: the row of the device in hand.
+        seed: from which the contents of this launch are drawn; base and head of a pair share it.
+        lease: file in which launches of one lease hand on what they found out about the unit; None for a run by hand.
+    """
+
+    def __init__(self, device: Device, seed: int, lease: Path | None) -> None:
+        self.device, self.seed, self.lease = device, seed, lease
+
+    @cached_property
+    def session(self) -> ClockSession:
+        """The device clock, set up when the first cell is timed."""
+        from harness.measure.clock.facts import LeaseFacts
+        from harness.measure.clock.session import ClockSession
+        from harness.measure.clock.torch_device import TorchDevice
+
+        facts = LeaseFacts()
+        if self.lease is not None:
+            with suppress(FileNotFoundError):
+                facts = LeaseFacts.from_json(json.loads(self.lease.read_text()))
+        return ClockSession(TorchDevice(self.device), self.seed, facts)
+
+    def __call__(self, subject: Subject) -> Timing:
+        """Time one cell; on `cpu` by the interpreter's clock."""
+        readings = time_in_interpreter(subject) if subject.torch_device == "cpu" else self._on_device(subject)
+        samples = next((r.columns["samples"] for r in readings if r.value is not None), ())
+        return Timing(readings, samples)
+
+    def _on_device(self, subject: Subject) -> list[Reading]:
+        from harness.measure.clock.launches import record_launches
+        from harness.measure.clock.timing import time_cell
+        from harness.measure.sources import launcher_digest
+
+        subject.call(subject.inputs(on_device=True))
+        with record_launches() as launches:
+            subject.call(subject.inputs(on_device=True))
+        built = {
+            "binary_hash": [launch.binary_hash for launch in launches],
+            "grid": [launch.grid for launch in launches],
+            "config": [launch.config for launch in launches],
+            "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
+        }
+        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session)]
+
+    def close(self) -> None:
+        """Write what was found out about the unit for the launches after this one."""
+        if self.lease is not None and "session" in self.__dict__ and self.session.fault is None:
+            part = self.lease.with_suffix(".part")
+            part.write_text(json.dumps(self.session.facts.to_json()))
+            part.replace(self.lease)

@@ -119,7 +119,7 @@ def _write(git: Git, tree: Tree, target: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         if mode == "120000":
             link = blobs[blob].decode("utf-8", "surrogateescape")
-            if os.path.isabs(link) or not Path(os.path.normpath(file.parent / link)).is_relative_to(target):
+            if link.startswith("/") or not Path(os.path.normpath(file.parent / link)).is_relative_to(target):
                 raise RefError(f"the code of {tree.ref}", f"the link {name} leads out of the tree, to {link}", "replace it by a file")
             file.symlink_to(link)
         else:

@@ -79,7 +79,6 @@ class Results:
         records = tuple(_newest(answers))
         return Found(records, tuple(run for run, _ in read), frozenset(r.run_id for r in records))
 
-
     def compiled_here(self, code_digest: str, triton: str) -> list[Record]:
         """Static records of some code that an earlier diff compiled with this version of Triton, the newest of each cell."""
         answers = [records for _, records in self._stored(self.compiled, code_digest, dirty=True)]

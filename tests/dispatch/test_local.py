@@ -45,7 +45,8 @@ def statuses(outcome):
 @pytest.fixture(autouse=True)
 def _one_variant(repository):
     text = (repository.root / "kernels/scale.py").read_text()
-    repository.write("kernels/scale.py", text.replace('"twice": Variant(twice, triton=False)', "").replace('baseline="twice"', 'baseline="double"'))
+    one = text.replace('"twice": Variant(twice, triton=False)', "").replace('baseline="twice"', 'baseline="double"')
+    repository.write("kernels/scale.py", one)
 
 
 def test_every_cell_ends_with_a_record_and_the_run_with_zero(repository):
@@ -106,7 +107,8 @@ def test_a_job_that_records_nothing_is_invalid(repository):
 def test_a_broken_job_in_the_launch_is_infrastructure_and_ends(repository):
     repository.job("pass")
     text = (repository.root / "jobs/correctness.py").read_text()
-    repository.write("jobs/correctness.py", text.replace("import os\n", "import os\nif 'PYTEST_DISABLE_PLUGIN_AUTOLOAD' in os.environ: raise OSError('only here')\n"))
+    broken = "import os\nif 'PYTEST_DISABLE_PLUGIN_AUTOLOAD' in os.environ: raise OSError('only here')\n"
+    repository.write("jobs/correctness.py", text.replace("import os\n", broken))
     outcome = run(repository)
     assert Counter(status for status, _ in statuses(outcome).values()) == {"infra": 2}
     assert "only here" in outcome.records[0].reason
@@ -151,11 +153,12 @@ def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
 
 @pytest.mark.parametrize(
     "message",
-    ['{"type": "end"}', "no json", '{"type": "begin", "cell": "a/b/dtype=fp32@cpu"}', '[1]', '{"type": "x", "value": NaN}'],
+    ['{"type": "end"}', "no json", '{"type": "begin", "cell": "a/b/dtype=fp32@cpu"}', "[1]", '{"type": "x", "value": NaN}'],
     ids=["torn", "not json", "another cell", "a list", "NaN"],
 )
 def test_a_hostile_message_is_refused(repository, message):
-    repository.job(f"from harness.measure import plugin; os.write(plugin.launch_request.emitter.fd, {(message + chr(10)).encode()!r}); time.sleep(5)")
+    send = f"os.write(plugin.launch_request.emitter.fd, {(message + chr(10)).encode()!r})"
+    repository.job(f"from harness.measure import plugin; {send}; time.sleep(5)")
     outcome = run(repository)
     assert {status for status, _ in statuses(outcome).values()} == {"invalid"}
     assert all(r.reason.startswith("bad_message") for r in outcome.records)
@@ -164,8 +167,8 @@ def test_a_hostile_message_is_refused(repository, message):
 def test_processes_of_a_run_are_gone_when_it_ends(repository):
     repository.job("pass")
     run(repository)
-    mine = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == os.getpid() and b"harness.measure.server" in _command(p)]
-    assert mine == []
+    running = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == os.getpid()]
+    assert [p for p in running if b"harness.measure.server" in _command(p)] == []
 
 
 def _parent(process):

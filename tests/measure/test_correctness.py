@@ -297,18 +297,21 @@ class TestMutation:
         assert outcome(readings) == "beyond_tolerance"
         assert readings[0].value == pytest.approx(2**-10, rel=1e-2)
 
-    @pytest.mark.parametrize(("batch", "pad"), [(0, 0), (2, 2)], ids=["empty batch", "padded rows only"])
-    def test_of_nothing_is_right_where_no_slot_is_live(self, batch: int, pad: int) -> None:
-        case = Case(B=batch, slots=4, pad=pad, dtype="fp32", tags="smoke")
+    @pytest.mark.parametrize(
+        ("batch", "slots", "pad"), [(0, 4, 0), (0, 0, 0), (2, 4, 2)], ids=["empty batch", "no slots", "padded rows only"]
+    )
+    def test_of_nothing_is_right_where_no_slot_is_live(self, batch: int, slots: int, pad: int) -> None:
+        case = Case(B=batch, slots=slots, pad=pad, dtype="fp32", tags="smoke")
         assert outcome(check_correctness(subject_of(state_kernel(add_in_place, case=case)))) == "ok"
 
-    def test_by_a_functional_variant_is_an_output(self) -> None:
+    @pytest.mark.parametrize(("slot_kept", "expected"), [(True, "ok"), (False, "beyond_tolerance")], ids=["right", "other slots lost"])
+    def test_by_a_functional_variant_is_an_output_compared_whole(self, slot_kept: bool, expected: str) -> None:
         def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            state = state.clone()
-            return add_in_place(x, state, slot), state
+            new = state.clone() if slot_kept else torch.zeros_like(state).index_copy(0, slot.long(), state[slot.long()])
+            return add_in_place(x, new, slot), new
 
         kernel = state_kernel(call, variant={"outputs": ("y", "state"), "mutates": ()})
-        assert outcome(check_correctness(subject_of(kernel))) == "ok"
+        assert outcome(check_correctness(subject_of(kernel))) == expected
 
 
 class TestTolerance:

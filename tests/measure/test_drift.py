@@ -122,6 +122,22 @@ class TestARightKernel:
         in_place, functional = check(), check(call, variant={"outputs": ("y", "state"), "mutates": ()})
         assert [r.value for r in in_place.values()] == [r.value for r in functional.values()]
 
+    def test_may_move_by_less_than_the_tolerance_of_one_step(self) -> None:
+        """Whether the tolerance tells a step from none is asked of the correctness cases, not of each step."""
+        slow = 1e-3
+
+        def creep(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> dict[str, torch.Tensor]:
+            state = state.double()
+            state[slot.long()] += slow * x.double()
+            return {"y": state[slot.long()], "state": state}
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            state[slot.long()] += slow * x
+            return state[slot.long()]
+
+        wide = Tolerance(1e-2, "ten times a step")
+        assert outcomes(check(call, reference=creep, tolerance=lambda case: wide, steps=10)) == {"1": "ok", "10": "ok"}
+
     def test_is_given_new_inputs_at_every_step(self) -> None:
         seen: list[torch.Tensor] = []
 

@@ -118,8 +118,8 @@ class TestOutOfBoundsWrites:
         assert [("before", row * 4 - 3)] == [(breach.side, breach.offset) for breach in guards.check()]
 
     def test_are_looked_for_within_a_bound(self, guards: Guards) -> None:
-        guards.guarded({"x": torch.zeros(1, MOST_GUARD, dtype=torch.int8)})
-        assert guards._houses[0]._buffer.numel() == ALIGNMENT + 3 * MOST_GUARD
+        guards.guarded({"x": torch.zeros(1, 2 * MOST_GUARD, dtype=torch.int8)})
+        assert guards._houses[0]._buffer.numel() == ALIGNMENT + 2 * MOST_GUARD + 2 * MOST_GUARD
 
     @pytest.mark.parametrize("make", [*FACTORIES.values(), *INITIALISED.values()], ids=[*FACTORIES, *INITIALISED])
     def test_to_what_the_code_allocates_are_found(self, guards: Guards, make: Callable[[], torch.Tensor]) -> None:
@@ -265,7 +265,7 @@ def test_a_compiled_variant_is_checked_as_compiled(guards: Guards) -> None:
     call = torch.compile(lambda x: torch.empty_like(x).copy_(2 * x), backend=backend)
     with guards:
         call(torch.ones(4))
-    assert len(graphs) == 1
+    assert ["empty_like", "mul", "copy_"] == [node.name for graph in graphs for node in graph.graph.nodes if node.op.startswith("call")]
 
 
 def test_guards_need_nothing_that_torch_imports_late() -> None:

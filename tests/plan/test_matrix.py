@@ -12,7 +12,8 @@ CASES = [CaseInfo("N=1,dtype=fp32", ["cpu", "smoke"]), CaseInfo("N=2,dtype=fp32"
 def description():
     kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in ("add", "mul")]
     cells = [KindCell(k.name, "fast", c.case, None) for k in kernels for c in CASES]
-    return Description(kernels, [KindInfo("static", "static.py", "host", 1.0, 60.0, False, cells), KindInfo("latency", "latency.py", "unit", 2.0, 60.0, True, cells)])
+    static = KindInfo("static", "static.py", "host", 1.0, 60.0, False, cells)
+    return Description(kernels, [static, KindInfo("latency", "latency.py", "unit", 2.0, 60.0, True, cells)])
 
 
 def cells(entries, **filters):
@@ -35,7 +36,8 @@ def test_a_tag_selects_cases():
 
 
 def test_a_cell_of_two_entries_is_planned_once():
-    assert len(cells([Entry("latency", ("h200",), frozenset()), Entry("latency", ("nvidia",), frozenset({"smoke"}))], devices=("h200",))) == 4
+    entries = [Entry("latency", ("h200",), frozenset()), Entry("latency", ("nvidia",), frozenset({"smoke"}))]
+    assert len(cells(entries, devices=("h200",))) == 4
 
 
 def test_a_kernel_glob_selects():

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from harness.authoring.model import Cycle
 from harness.errors import HarnessError
 from harness.measure.clock.content import group
@@ -137,7 +139,7 @@ class Bench:
         """Compile everything by eager calls, then count what one call captures.
 
         Raises:
-            InvalidTiming: kernel_count, where a captured call launches nothing.
+            InvalidTiming: not_capturable, or kernel_count where a captured call launches nothing.
             HarnessError: the cursor shares its memory with other inputs.
         """
         device = self.device
@@ -147,16 +149,27 @@ class Bench:
         for _ in range(2):  # a first call may tune itself, and then launches other kernels
             device.run(call)
         device.synchronize()
-        self.probes.append(device.capture([call], self.pool))
+        self._probe(call)
         self.nodes, self.grids = self.probes[-1].nodes, self.probes[-1].grids
         if self.nodes == 0:
             raise InvalidTiming(Reason.KERNEL_COUNT, "a captured call launches nothing: its answer is remembered, or made by the host")
         if self.cycle is not None:
             advance = self.advance()
             device.run(advance)
-            self.probes.append(device.capture([advance], self.pool))
+            self._probe(advance)
             self.advance_nodes = self.probes[-1].nodes
             self.reset()
+
+    def _probe(self, call: Call) -> None:
+        try:
+            self.probes.append(self.device.capture([call], self.pool))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            found = " ".join(str(error).split())[:200]
+            raise InvalidTiming(
+                Reason.NOT_CAPTURABLE, f"a call cannot be captured in a graph, which times it without the host: {found}"
+            ) from error
 
     def _check_cursor(self) -> None:
         if self.cycle is None:

@@ -178,14 +178,14 @@ class ClockSession:
         self.check_host(batches)
         return sampled
 
-    def check_host(self, batches: Sequence[Batch]) -> None:
-        """Hold the device's clock against the host's over some batches.
+    def check_host(self, batches: Sequence[Batch], tolerance: float | None = None) -> None:
+        """Hold the device's clock against the host's over some batches, within the protocol's tolerance or another one.
 
         Raises:
             InvalidTiming: host_clock.
         """
         wall, device = sum(b.wall_us for b in batches), sum(b.device_us for b in batches)
-        check_host_clock(wall, device, len(batches) * HOST_FLOORS * self.clock.host_us, self.settings.host_tolerance)
+        check_host_clock(wall, device, len(batches) * HOST_FLOORS * self.clock.host_us, tolerance or self.settings.host_tolerance)
 
     def sample(self, take: Callable[[int], Sequence[float]], calls: int, budget_s: float) -> Sampled:
         """Take samples of one figure until it is known well enough.

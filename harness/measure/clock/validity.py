@@ -18,6 +18,7 @@ class Reason(StrEnum):
     OVER_PEAK = "over_peak"
     HOST_CLOCK = "host_clock"
     NOT_COLD = "not_cold"
+    NOT_CAPTURABLE = "not_capturable"
     KERNEL_COUNT = "kernel_count"
     UNWRITTEN = "unwritten_output"
     REPLAY_DIFFERS = "replay_differs"

@@ -48,14 +48,17 @@ def compiled(request, tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_engines_own_kernels_compile_for_every_kind_of_gpu(compiled):
     assert compiled["names"] == ["empty_kernel", "touch_kernel", "copy_kernel", "read_kernel", "arithmetic_kernel"]
 
 
+@pytest.mark.slow
 def test_a_launch_says_what_the_static_kind_says_of_it(compiled):
     assert compiled["recorded"] == compiled["static"]
 
 
+@pytest.mark.slow
 def test_grids_are_written_with_all_three_axes(compiled):
     assert [grid for grid, _, _ in compiled["recorded"]][:2] == ["528,1,1", "4,3,2"]
 

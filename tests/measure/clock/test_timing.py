@@ -155,12 +155,28 @@ def test_m12_the_answer_is_the_time_after_throttling_ends():
 
 
 def test_m23_a_clock_patched_to_a_hundredth_is_below_the_roofline_floor():
-    readings, _ = measured(SCALE, settings=replace(QUICK, sample_us=1.0), clock_divisor=100.0)
+    readings, session = measured(SCALE, clock_divisor=100.0)
+    assert reason_of(readings) == "host_clock"
+    assert session.device.replays < 500, "a sample is not made a hundred times as long first"
+
+
+def test_m23_a_clock_that_a_call_patches_while_it_is_timed_is_below_the_roofline_floor():
+    readings, _ = measured(SCALE, elapsed=lambda reading, us: us / 2 if reading > 30 else us)
     assert reason_of(readings) in ("over_peak", "host_clock")
 
 
+def test_a_zero_time_is_no_time():
+    readings, _ = measured(SCALE, elapsed=lambda reading, us: 0.0)
+    assert reason_of(readings) == "host_clock"
+
+
+def test_a_call_that_cannot_be_captured_has_no_device_time_and_says_why():
+    readings, _ = measured(with_call(SCALE, lambda x: x * float(x[0])))
+    assert reason_of(readings) == "not_capturable"
+
+
 def test_m23_a_clock_patched_before_the_ceilings_were_taken_disagrees_with_the_host():
-    readings, _ = measured(SCALE, settings=replace(QUICK, sample_us=1.0), fresh=True, clock_divisor=100.0)
+    readings, _ = measured(SCALE, fresh=True, clock_divisor=100.0)
     assert reason_of(readings) == "host_clock"
 
 

@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import CYCLE, LENGTH, phase_cost, session_on, subject_of
+
+from harness.measure.clock.cycles import Phases, cycle_steps, time_phases
+from harness.measure.clock.program import ADVANCE, make_bench
+from harness.measure.clock.sampling import Sampled
+
+
+def phases(*each):
+    return Phases(tuple(Sampled((us,) * 30, True) for us in each))
+
+
+def test_m33_the_worst_step_is_kept_apart_from_the_cheap_ones():
+    figures = phases(*[5.0] * 15, 40.0).figures()
+    assert {metric: sampled.us for metric, sampled in figures.items()} == {"worst_step_us": 40.0, "fold_us": 40.0, "append_us": 5.0}
+
+
+def test_a_cycle_of_one_step_has_no_cheap_ones():
+    assert set(phases(7.0).figures()) == {"worst_step_us", "fold_us"}
+
+
+@given(st.lists(st.floats(min_value=0.5, max_value=1e4), min_size=2, max_size=16))
+def test_the_parts_add_up_to_the_cycle(each):
+    figures = phases(*each).figures()
+    assert figures["append_us"].us * (len(each) - 1) + figures["fold_us"].us == pytest.approx(sum(each))
+    assert figures["worst_step_us"].us == max(each)
+
+
+def test_a_figure_converged_only_if_each_of_its_phases_did():
+    mixed = Phases((Sampled((5.0,) * 30, True), Sampled((5.0,) * 30, False), Sampled((40.0,) * 30, True)))
+    assert {metric: sampled.converged for metric, sampled in mixed.figures().items()} == {
+        "worst_step_us": True,
+        "fold_us": True,
+        "append_us": False,
+    }
+
+
+@pytest.fixture
+def bench():
+    session = session_on(cost_us=phase_cost)
+    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench.prepare()
+    return bench, session
+
+
+def test_a_whole_cycle_calls_every_slot_in_every_phase_and_moves_between(bench):
+    steps = cycle_steps(bench[0])
+    assert steps == (0, 1, 2, 3, 4, ADVANCE) * LENGTH
+
+
+def test_each_phase_is_timed_with_the_cursor_held_still(bench):
+    bench, session = bench
+    found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
+    assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
