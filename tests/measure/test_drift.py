@@ -138,6 +138,16 @@ class TestARightKernel:
         wide = Tolerance(1e-2, "ten times a step")
         assert outcomes(check(call, reference=creep, tolerance=lambda case: wide, steps=10)) == {"1": "ok", "10": "ok"}
 
+    def test_is_compared_with_a_reference_that_carries_fp64(self) -> None:
+        seen: list[torch.dtype] = []
+
+        def watched(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> dict[str, torch.Tensor]:
+            seen.append(state.dtype)
+            return {name: value.float() for name, value in reference(x, state, slot).items()}
+
+        check(reference=watched, steps=2)
+        assert seen == [torch.float64, torch.float32, torch.float64]  # the second is step 1 from the variant's own state
+
     def test_is_given_new_inputs_at_every_step(self) -> None:
         seen: list[torch.Tensor] = []
 
