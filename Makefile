@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MATRIX ?= all
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow test-gpu lint format clean
 
 demo: $(VENV)/kernels
 	PATH="$(CURDIR)/$(BIN):$$PATH" MATRIX="$(MATRIX)" sh benchmarks/demo.sh
@@ -14,6 +14,9 @@ test: $(VENV)/dev
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -q -m slow
+
+test-gpu: $(VENV)/dev
+	HARNESS_TEST_GPU=1 $(BIN)/python -m pytest -q -m gpu
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

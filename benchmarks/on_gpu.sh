@@ -18,7 +18,7 @@ export PATH="$work/bin:$PATH"
 git config --global user.name harness && git config --global user.email harness@example.org
 for step in "$@"; do
   printf '== %s\n' "$step"
-  start=$(date +%s.%N)
+  start=$SECONDS
   bash -c "$step"
-  printf '== exit %s, %.1f s\n' "$?" "$(echo "$(date +%s.%N) - $start" | bc)"
+  printf '== exit %s, %s s\n' "$?" "$((SECONDS - start))"
 done

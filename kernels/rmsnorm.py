@@ -40,7 +40,7 @@ LOOP_BLOCK = 4096
 
 
 @triton.jit
-def _load(p, mask, IS_MASKED: tl.constexpr, EVICTION: tl.constexpr = ""):
+def _load(p, mask, IS_MASKED: tl.constexpr, EVICTION: tl.constexpr):
     return tl.load(p, mask=mask, other=0.0, eviction_policy=EVICTION) if IS_MASKED else tl.load(p, eviction_policy=EVICTION)
 
 
@@ -55,9 +55,9 @@ def _store(p, b, mask, IS_MASKED: tl.constexpr):
 @triton.jit
 def _load_sum(p_x, o_x, p_residual, o_residual, mask, IS_MASKED: tl.constexpr):
     """x, or x + residual as it rounds to the residual's dtype; fp32."""
-    b_s = _load(p_x + o_x, mask, IS_MASKED).to(tl.float32)
+    b_s = _load(p_x + o_x, mask, IS_MASKED, "").to(tl.float32)
     if p_residual is not None:
-        b_r = _load(p_residual + o_residual, mask, IS_MASKED)
+        b_r = _load(p_residual + o_residual, mask, IS_MASKED, "")
         b_s = (b_s + b_r.to(tl.float32)).to(b_r.dtype).to(tl.float32)
     return b_s
 
@@ -352,7 +352,7 @@ def tolerance(case: Case) -> Tolerance:
 
 PEER_ROWS = (1, 16, 128, 1024, 4096, 16384)
 PEER_COLUMNS = (4096, 5120, 8192, 16384)
-HEADLINE = {(1, 5120), (16, 5120), (128, 5120), (1024, 5120), (4096, 5120), (16384, 5120), (1, 16384), (4096, 16384)}
+HEADLINE = {(1, 5120), (128, 5120), (4096, 5120)}
 
 
 def _peer_tags(m: int, n: int) -> str:
@@ -368,7 +368,7 @@ CASES = [
     Case(M=1, N=5120, plus_one=1, dtype="bf16", tags="model cpu"),
     Case(M=1, N=5120, residual=1, plus_one=1, dtype="bf16", tags="model cpu headline smoke"),
     *Case.grid(M=(16, 64, 256, 4096), N=5120, residual=1, plus_one=1, dtype="bf16", tags="model"),
-    Case(M=24, N=256, plus_one=1, dtype="bf16", tags="model cpu headline"),
+    Case(M=24, N=256, plus_one=1, dtype="bf16", tags="model cpu"),
     Case(M=4, N=256, plus_one=1, dtype="bf16", tags="model cpu"),
     *Case.grid(M=(64, 256, 384, 1536, 98304), N=256, plus_one=1, dtype="bf16", tags="model"),
     *Case.grid(M=24, N=256, dtype="bf16"),

@@ -162,7 +162,7 @@ def _check(x: torch.Tensor, state: torch.Tensor, **others: torch.Tensor | None) 
             raise _refuse(f"{name} is on {tensor.device}, x on {x.device}", "move them to one device")
 
 
-def _plan_tile(batch: int, d_inner: int, BN: int) -> tuple[int, int]:
+def plan_tile(batch: int, d_inner: int, BN: int) -> tuple[int, int]:
     """Batch rows and rows of A in the tile of one program.
 
     LANE_VALUES of a state for each lane, halved, down to four, while the device has multiprocessors to spare. Batch rows
@@ -207,7 +207,7 @@ def selective_scan_decode(
     batch, d_inner = x.shape
     N = state.shape[2]
     BN = triton.next_power_of_2(N)
-    rows, BD = _plan_tile(batch, d_inner, BN)
+    rows, BD = plan_tile(batch, d_inner, BN)
     y = x.new_empty((batch, d_inner))
     _selective_scan_decode[(batch // rows * triton.cdiv(d_inner, BD),)](
         x, dt, A, B, C, D, z, dt_bias, state, state_indices, new_state, y,
@@ -365,16 +365,17 @@ PEER_SHAPES = (
     (256, 4096, 16),
     (1024, 4096, 16),
 )
-HEADLINE = {(1, 1536, 16), (8, 1536, 16), (1, 1536, 64), (256, 4096, 16), (1024, 4096, 16)}
+HEADLINE = {(1, 1536, 16), (8, 1536, 16), (256, 4096, 16), (1024, 4096, 16)}
 
 
 def _peer_cases() -> Iterator[Case]:
     """In fp32, and in bf16 with a bf16 state, as the peers were timed; and with an fp32 state in fp16 and bf16."""
     for shape in PEER_SHAPES:
         axes = dict(zip("BDN", shape, strict=True))
-        tags = ["model", "headline" if shape in HEADLINE else "", "cpu" if shape == (1, 1536, 16) else ""]
+        tags = ["model", "cpu" if shape == (1, 1536, 16) else ""]
         smoke = "smoke" if shape == (1, 1536, 16) else ""
-        yield Case(dtype="fp32", tags=" ".join([*tags, "peers", smoke]), **axes)
+        headline = "headline" if shape in HEADLINE else ""
+        yield Case(dtype="fp32", tags=" ".join([*tags, "peers", headline, smoke]), **axes)
         yield Case(dtype="bf16", state="bf16", tags=" ".join([*tags, "peers"]), **axes)
         yield from Case.grid(dtype=("fp16", "bf16"), tags="model", **axes)
 

@@ -116,7 +116,7 @@ class Assembler:
             run = found.runs[0]
             tree = Tree(ref, f"run {run['run_id']} of {run['resolved']}", run["commit"], run["tree"], run["code_digest"], run["dirty"])
             return self._of_tree(ref, tree, found)
-        if (path := Path(ref)).exists() and (path.suffix == ".parquet" or any(path.glob("device=*"))):
+        if (path := Path(ref)).exists() and (path.suffix == ".parquet" or any(path.rglob("device=*"))):
             records = tuple(read_parquet(path))
             digests = {(r.commit, r.code_digest, r.dirty) for r in records}
             if len(digests) != 1:

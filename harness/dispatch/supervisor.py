@@ -64,12 +64,12 @@ class Supervisor:
     def run(self, job: Job) -> Iterator[CellDone]:
         """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
 
-        A cell that was not ok in one turn is not measured in the next.
+        A cell of which nothing was ok in one turn is not measured in the next.
         """
         spoilt: set[Cell] = set()
         for turn in job.turns:
             for done in self._turn(job, turn, [cell for cell in turn.cells if cell not in spoilt]):
-                if any(r.status != Status.OK for r in done.records):
+                if not any(r.status == Status.OK for r in done.records):
                     spoilt.add(done.cell)
                 yield done
 
@@ -81,8 +81,9 @@ class Supervisor:
             name = f"{job.job_id}-{turn.position}-{number}"
             before = len(remaining)
             try:
-                for done in self._launch(job, turn, name, remaining):
-                    remaining.remove(done.cell)
+                for done in self._launch(job, turn, name, tuple(remaining)):
+                    if done.cell in remaining:  # a cell that is taken back has ended already
+                        remaining.remove(done.cell)
                     yield done
             except ServerLost as lost:
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {lost}")
@@ -111,6 +112,7 @@ class Supervisor:
             os.close(write)
         ending = Ending()
         current: Cell | None = None
+        ended: list[Cell] = []
         try:
             for message in self._messages(launch, read, job, ending):
                 kind = message.get("type")
@@ -120,8 +122,11 @@ class Supervisor:
                 elif kind == "begin":
                     current = self._expected(message, cells)
                 elif kind == "end":
-                    yield CellDone(job, self._expected(message, cells), tuple(self._records(job, turn, name, message)))
                     current = None
+                    ended.append(self._expected(message, cells))
+                    yield CellDone(job, ended[-1], tuple(self._records(job, turn, name, message)))
+                elif kind == "retract":
+                    yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
                 else:
                     raise BadMessage(f"message of type {kind!r}")
         except (BadMessage, KeyError, TypeError, ValueError) as error:

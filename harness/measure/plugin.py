@@ -227,9 +227,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was found out about the unit to the next launch."""
-    if SESSION in session.config.stash:
-        session.config.stash[SESSION].timer.close()
+    """Hand what was found out about the unit to the next launch; take back every figure of a launch whose clock was wrong."""
+    if SESSION not in session.config.stash:
+        return
+    timer = session.config.stash[SESSION].timer
+    timer.close()
+    if launch_request and timer.fault:
+        launch_request.emitter.send({"type": "retract", "reason": timer.fault})
 
 
 def _subject_of(item: pytest.Item) -> Subject | None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import triton.runtime.jit
 from triton import knobs
 from triton.backends.compiler import Language
 from triton.compiler.compiler import make_backend
@@ -29,6 +28,7 @@ from harness.devices.table import Device
 from harness.errors import HarnessError
 from harness.measure.binary import cubin_resources, cubin_spill_bytes, hsaco_resources, hsaco_spill_bytes
 from harness.measure.build_failure import summarise
+from harness.measure.config import config_text
 from harness.measure.launches import Binary, Configured, Launch
 from harness.measure.seams import replaced, require
 from harness.measure.target import MAX_THREADS, TargetDriver, targeting
@@ -138,7 +138,7 @@ class _Launcher:
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.source, self.metadata = source, metadata
-        self.config = _config(source, metadata)
+        self.config = config_text(source, metadata)
 
     def __call__(self, x: int, y: int, z: int, _stream: int, binary: Binary, *_arguments: Any) -> None:
         if x * y * z == 0:
@@ -155,29 +155,6 @@ class _Launcher:
             spill_bytes=_spill_bytes(binary, self.metadata),
         )
         _current.active().launches.append(Launch((configured,)))
-
-
-def _config(source: Any, metadata: Any) -> str:
-    defaults = vars(make_backend(metadata.target).parse_options({}))
-    shown = {"num_warps": metadata.num_warps, "num_stages": metadata.num_stages}
-    for name, default in defaults.items():
-        value = getattr(metadata, name, default)
-        if name not in shown and isinstance(value, int | float | str | None) and value != default:
-            shown[name] = value
-    for path, value in getattr(source, "constants", {}).items():
-        parameter = source.fn.params[path[0]]
-        if parameter.is_constexpr:
-            shown[parameter.name] = _plain(value)
-    return ",".join(f"{name}={value}" for name, value in shown.items())
-
-
-def _plain(value: Any) -> str:
-    """A constexpr as text that is equal from process to process."""
-    if isinstance(value, triton.runtime.jit.JITCallable):
-        return str(value.__name__)
-    if isinstance(value, triton.language.constexpr):
-        return _plain(value.value)
-    return str(value)
 
 
 _spills: dict[str, int] = {}

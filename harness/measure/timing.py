@@ -73,9 +73,14 @@ class Timer:
         }
         return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session)]
 
+    @property
+    def fault(self) -> str | None:
+        """Why no figure of this launch may be used: its clock was caught lying."""
+        return str(self.session.fault) if "session" in self.__dict__ and self.session.fault else None
+
     def close(self) -> None:
         """Write what was found out about the unit for the launches after this one."""
-        if self.lease is not None and "session" in self.__dict__ and self.session.fault is None:
+        if self.lease is not None and "session" in self.__dict__ and self.fault is None:
             part = self.lease.with_suffix(".part")
             part.write_text(json.dumps(self.session.facts.to_json()))
             part.replace(self.lease)

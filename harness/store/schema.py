@@ -19,8 +19,10 @@ _EVIDENCE = {
     "floors": pa.struct([("empty_us", pa.float64()), ("touch_us", pa.float64())]),
     "tick": pa.float64(),
     "canaries": pa.list_(pa.float64()),
+    "doubled": pa.float64(),
 }
-"""Buffers touched, graph nodes, an empty and a touch kernel in us, the timer's tick in ns, canary times in us in the order taken."""
+"""Buffers touched, graph nodes, an empty and a touch kernel in us, the timer's tick in ns, canary times in us in the order
+taken, relative change of the time when the ring is doubled."""
 
 _INTEGERS = {"schema_version", "attempt", "seq", "block", "position", "compiles_in_lease"}
 _FLOATS = {"value", "duration"}

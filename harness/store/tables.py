@@ -78,6 +78,8 @@ def _array(name: str, values: Sequence[Any], where: str) -> pa.Array:
             return pa.array([_struct(name, value) for value in values], type=kind)
         if name == "started_at":
             return pa.array([None if value is None else _micros(value) for value in values], pa.int64()).cast(kind)
+        if pa.types.is_list(kind) and any(isinstance(value, str) for value in values):
+            raise TypeError("a string is no list")  # Arrow would take it for a list of characters
         return pa.array(values, type=kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"to write {where}", f"column {name}: {error}", f"give {name} as {kind}") from error

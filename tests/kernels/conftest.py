@@ -10,7 +10,6 @@ import os
 import sys
 
 TRITON_CAME_FIRST = "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1"
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import importlib.util  # noqa: E402 -- triton reads TRITON_INTERPRET when it is imported
 from collections.abc import Callable, Iterator  # noqa: E402

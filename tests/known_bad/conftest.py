@@ -1,9 +1,5 @@
 """Known-bad kernels run in Triton's interpreter, each from a freshly imported file, so that none remembers anything."""
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path

@@ -58,8 +58,8 @@ STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
 records = st.builds(Record, **{name: STRATEGIES.get(name, strings) for name in SCHEMA.names if name != "schema_version"})
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
-@given(st.lists(records, max_size=6))
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(st.lists(records, max_size=4))
 def test_a_file_gives_back_every_record_exactly(written: list[Record]) -> None:
     name = file_name("h200", "r1")
     with tempfile.TemporaryDirectory() as place:
@@ -86,7 +86,6 @@ def test_order_is_kernel_variant_case_kind_metric_arm_seq(make_record: Make) -> 
 @pytest.mark.parametrize(
     ("columns", "found"),
     [
-        ({"value": "fast"}, None),
         ({"samples": ["x"]}, "column samples"),
         ({"seq": 2**63}, "column seq"),
         ({"reason": 3}, "column reason"),
@@ -101,13 +100,9 @@ def test_order_is_kernel_variant_case_kind_metric_arm_seq(make_record: Make) -> 
         ({"kernel": None}, "1 of 1 rows have no kernel"),
         ({"schema_version": 2}, r"schema version \[2\]"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_what_a_column_cannot_hold_is_refused(make_record: Make, columns: dict[str, Any], found: str | None) -> None:
-    if found is None:
-        with pytest.raises(TypeError):
-            make_record(**columns)
-        return
+def test_what_a_column_cannot_hold_is_refused(make_record: Make, columns: dict[str, Any], found: str) -> None:
     with pytest.raises(StoreError, match=found):
         to_table([make_record(**columns)], "r1")
 
@@ -128,5 +123,5 @@ def test_no_records_are_an_empty_table() -> None:
 
 
 def test_current_needs_a_digest(make_record: Make) -> None:
-    with pytest.raises(StoreError, match="no harness.digest"):
+    with pytest.raises(StoreError, match=r"no harness\.digest"):
         current(to_table([make_record()], "r1"), "r1")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.measure.config import config_text
 from harness.measure.seams import replaced
 
 BINARIES = ("cubin", "hsaco")
@@ -71,14 +72,6 @@ def _record(compiled: Any, grid: Sequence[int]) -> LaunchRecord:
     code = next((compiled.asm[kind] for kind in BINARIES if kind in compiled.asm), None)
     if code is None:
         raise HarnessError(f"hash the binary of {compiled.name}", f"it was compiled to {', '.join(compiled.asm)}", "use a tested Triton")
-    return LaunchRecord(compiled.name, ",".join(map(str, (*grid, 1, 1)[:3])), _config(compiled), hashlib.sha256(code).hexdigest())
-
-
-def _config(compiled: Any) -> str:
-    metadata, source = compiled.metadata, compiled.src
-    shown = {"num_warps": metadata.num_warps, "num_stages": metadata.num_stages}
-    for path, value in source.constants.items():
-        parameter = source.fn.params[path[0]]
-        if parameter.is_constexpr:
-            shown[parameter.name] = getattr(value, "__name__", getattr(value, "value", value))
-    return ",".join(f"{name}={value}" for name, value in shown.items())
+    return LaunchRecord(
+        compiled.name, ",".join(map(str, (*grid, 1, 1)[:3])), config_text(compiled.src, compiled.metadata), hashlib.sha256(code).hexdigest()
+    )

@@ -23,8 +23,8 @@ from harness.measure.data import Generator
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
-PROGRAMS = 3
-"""Programs over the ring whose outputs are in memory at a time: the main one, one beside it and that of twice the ring."""
+PROGRAMS = 2
+"""Programs over all allocated slots whose outputs may be in memory at a time: the main one, and those beside it together."""
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""

@@ -46,7 +46,8 @@ class Script:
     """The time of one operation, where it is not what its bytes say."""
     slowdown: Callable[[int], float] = lambda replays: 1.0
     """Factor on the time of every operation, by the number of replays since the start."""
-    replay_computes: bool = True
+    replay_computes: Callable[[int], bool] = lambda replays: True
+    """Whether a replay has any effect, by the number of replays since the start."""
     clock_divisor: float = 1.0
     elapsed: Callable[[int, float], float] = lambda reading, us: us
     """What the clock says: of the number of the reading and the true time."""
@@ -195,7 +196,7 @@ class FakeDevice:
         factor = self.script.slowdown(self.replays) * noise
         self._device_us = max(self._device_us, self._host_us) + self.script.graph_gap_us
         for operation in operations:
-            if self.script.replay_computes:
+            if self.script.replay_computes(self.replays):
                 operation.compute()
             self._device_us += factor * self._time(operation)
 

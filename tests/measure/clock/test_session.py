@@ -1,4 +1,5 @@
 import pytest
+import torch
 from fake_device import FakeDevice, Script
 from toys import QUICK, session_on
 
@@ -48,6 +49,16 @@ def test_the_device_is_warmed_up_once_and_again_after_idling():
     fourth = warm_up_s()
     graph.release()
     assert [first > 0.5, second > 0.5, third > 0.5, fourth > 0.5] == [True, False, False, True]
+
+
+def test_a_single_replay_finds_nothing_in_the_cache_and_replays_in_a_row_do():
+    session = session_on()
+    lines = torch.ones(40, 64)
+    touches = [session.device.touch((1, 1, 1), line, line) for line in lines]
+    graph = session.device.capture(touches, session.device.new_pool())
+    marks_and_gap = 3.0 / 40
+    assert session.take_cold(graph, 40, 5) == pytest.approx([0.7 + 256 / 1e3 + marks_and_gap] * 5, abs=0.1)
+    assert session.take([graph], 40, 5).samples == pytest.approx([0.7 + 256 / 4e3 + marks_and_gap] * 5, abs=0.1)
 
 
 def test_what_prepares_a_batch_is_in_no_sample():

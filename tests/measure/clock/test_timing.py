@@ -10,6 +10,7 @@ from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, pha
 
 from harness import Traffic
 from harness.measure.clock import LeaseFacts, time_cell
+from harness.measure.clock.program import Bench
 from harness.measure.clock.timing import footprint_of
 from harness.records import EVIDENCE, Status
 
@@ -132,9 +133,21 @@ def test_a_ring_sized_from_too_small_a_cache_is_found_by_doubling_it():
     assert reason_of(readings) == "not_cold"
 
 
-def test_m02_a_replay_that_does_nothing_is_invalid():
-    readings, _ = measured(SCALE, replay_computes=False)
-    assert reason_of(readings) == "unwritten_output"
+def test_m01_a_program_that_leaves_out_part_of_the_ring_is_refused(monkeypatch):
+    monkeypatch.setattr(Bench, "one_pass", property(lambda bench: tuple(range(bench.slots - 1))))
+    readings, _ = measured(SCALE)
+    assert reason_of(readings) == "not_cold"
+
+
+@pytest.mark.parametrize("kernel", [SCALE, CYCLE], ids=["calls", "cycle"])
+@pytest.mark.parametrize(
+    "computes",
+    [lambda replays: False, lambda replays: replays < 200, lambda replays: replays > 200],
+    ids=["never", "before timing alone", "after timing alone"],
+)
+def test_m02_a_replay_that_does_nothing_is_invalid(kernel, computes):
+    readings, _ = measured(kernel, cost_us=phase_cost, replay_computes=computes)
+    assert reason_of(readings) in ("unwritten_output", "cursor", "phases")
 
 
 def test_m08_a_negative_time_spoils_the_whole_launch():
@@ -157,7 +170,7 @@ def test_m12_the_answer_is_the_time_after_throttling_ends():
 def test_m23_a_clock_patched_to_a_hundredth_is_below_the_roofline_floor():
     readings, session = measured(SCALE, clock_divisor=100.0)
     assert reason_of(readings) == "host_clock"
-    assert session.device.replays < 500, "a sample is not made a hundred times as long first"
+    assert max(session.device.captured) <= 500, "no sample was made a hundred times as long"
 
 
 def test_m23_a_clock_that_a_call_patches_while_it_is_timed_is_below_the_roofline_floor():

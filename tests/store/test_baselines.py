@@ -1,0 +1,190 @@
+"""Baselines: only runs that passed, never changed, small enough for git."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import StoreError, UnknownNameError
+from harness.records import Cell, Record
+from harness.store.baselines import BaselineInfo, accept, list_baselines, read_baselines
+from harness.store.runs import RunStore
+
+Make = Callable[..., Record]
+MakeRun = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def baselines(tmp_path: Path) -> Path:
+    return tmp_path / "baselines"
+
+
+@pytest.fixture
+def records(store: RunStore, make_record: Make, make_run: MakeRun) -> list[Record]:
+    found = [
+        make_record(evidence={"ring": 9}),
+        make_record(kind="static", metric="registers", value=32.0, samples=None),
+        make_record(device="cpu", kind="correctness", metric="rel_l2_error", value=0.0, samples=None),
+    ]
+    store.write(make_run(), found)
+    return found
+
+
+def test_medians_are_kept_and_samples_are_not(store: RunStore, records: list[Record], baselines: Path) -> None:
+    report = accept(store, "r1", baselines)
+    assert [records[2], replace(records[0], samples=None), records[1]] == read_baselines(baselines)
+    files = [("cpu", 1, True, f"{baselines}/device=cpu/r1.parquet"), ("h200", 2, True, f"{baselines}/device=h200/r1.parquet")]
+    assert files == [(file.device, file.records, file.new, file.path) for file in report.files]
+    assert [Path(file.path).stat().st_size for file in report.files] == [file.size_bytes for file in report.files]
+    assert (False, {}) == (report.already, report.left_out)
+
+
+@pytest.mark.parametrize(
+    ("run", "reasons"),
+    [
+        ({"finished_at": None, "exit_code": None}, "it has not finished"),
+        ({"exit_code": 1}, "it did not pass: exit code 1"),
+        ({"exit_code": 3}, "it did not pass: exit code 3"),
+        ({"exit_code": None}, "it did not pass: exit code None"),
+        ({"dirty": True}, "its tree was dirty"),
+        ({"commit": None}, "it has no commit"),
+        ({"exit_code": 130, "dirty": True, "commit": None}, "it did not pass: exit code 130; its tree was dirty; it has no commit"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_run_that_may_not_be_accepted(
+    store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path, run: dict[str, Any], reasons: str
+) -> None:
+    store.write(make_run(**run), [make_record()])
+    with pytest.raises(StoreError) as caught:
+        accept(store, "r1", baselines)
+    assert reasons == caught.value.found
+    assert not baselines.exists()
+
+
+def test_only_what_was_measured_or_skipped_is_copied(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
+    def ended(status: str, **columns: Any) -> Record:
+        return make_record(status=status, kernel=status, value=None, samples=None, **columns)
+
+    records = [
+        make_record(),
+        ended("skipped", reason="memory"),
+        ended("no_capacity"),
+        ended("invalid"),
+        make_record(kernel="k", dirty=True),
+    ]
+    store.write(make_run(), [*records, make_record(kernel="l", commit=None), ended("no_capacity", device="b200")])
+    report = accept(store, "r1", baselines)
+    assert ["norm", "skipped"] == [record.kernel for record in read_baselines(baselines)]
+    assert {"dirty": 1, "invalid": 1, "no commit": 1, "no_capacity": 2} == report.left_out
+
+
+def test_a_run_that_measured_nothing_is_refused(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
+    store.write(make_run(), [make_record(status="no_capacity", value=None, samples=None)])
+    with pytest.raises(StoreError, match="no record of it can be a baseline: 1 no_capacity"):
+        accept(store, "r1", baselines)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "copied"),
+    [
+        ({"devices": ["cpu"]}, [("cpu", "correctness")]),
+        ({"kinds": ["static", "correctness"]}, [("cpu", "correctness"), ("h200", "static")]),
+        ({"devices": ["h200"], "kinds": ["latency"]}, [("h200", "latency")]),
+    ],
+)
+def test_devices_and_kinds_are_chosen(
+    store: RunStore, records: list[Record], baselines: Path, chosen: dict[str, list[str]], copied: list[tuple[str, str]]
+) -> None:
+    report = accept(store, "r1", baselines, **chosen)
+    assert copied == [(record.device, record.kind) for record in read_baselines(baselines)]
+    assert {"not asked for": 3 - len(copied)} == report.left_out
+
+
+@pytest.mark.parametrize("chosen", [{"devices": ["b200"]}, {"kinds": ["drift"]}])
+def test_a_device_or_kind_that_the_run_lacks_is_refused(
+    store: RunStore, records: list[Record], baselines: Path, chosen: dict[str, list[str]]
+) -> None:
+    with pytest.raises(UnknownNameError):
+        accept(store, "r1", baselines, **chosen)
+
+
+class TestAcceptingAgain:
+    @pytest.mark.parametrize("chosen", [{}, {"kinds": ["static"]}], ids=["all", "part"])
+    def test_what_is_there_does_nothing_and_says_so(
+        self, store: RunStore, records: list[Record], baselines: Path, chosen: dict[str, list[str]]
+    ) -> None:
+        accept(store, "r1", baselines)
+        before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in baselines.rglob("*.parquet")}
+        assert accept(store, "r1", baselines, **chosen).already
+        assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in baselines.rglob("*.parquet")}
+
+    def test_another_device_adds_a_file(self, store: RunStore, records: list[Record], baselines: Path) -> None:
+        accept(store, "r1", baselines, devices=["cpu"])
+        assert [("cpu", False), ("h200", True)] == [(file.device, file.new) for file in accept(store, "r1", baselines).files]
+
+    def test_more_of_a_device_is_refused_and_nothing_written(self, store: RunStore, records: list[Record], baselines: Path) -> None:
+        accept(store, "r1", baselines, devices=["h200"], kinds=["static"])
+        with pytest.raises(StoreError, match="holds 1 records, not 1 of the 2 to accept") as caught:
+            accept(store, "r1", baselines)
+        assert "baselines are immutable" in caught.value.do
+        assert ["static"] == [record.kind for record in read_baselines(baselines)]
+
+    def test_two_runs_of_one_commit_are_both_kept(
+        self, store: RunStore, records: list[Record], make_record: Make, make_run: MakeRun, baselines: Path
+    ) -> None:
+        store.write(make_run(run_id="r2"), [make_record(run_id="r2", value=13.0)])
+        accept(store, "r1", baselines)
+        accept(store, "r2", baselines)
+        assert ["r1", "r1", "r1", "r2"] == sorted(record.run_id for record in read_baselines(baselines))
+
+
+def test_one_cell(store: RunStore, records: list[Record], baselines: Path) -> None:
+    accept(store, "r1", baselines)
+    assert [records[2]] == read_baselines(baselines, Cell("norm", "fused", "M=4,dtype=bf16", "cpu"))
+
+
+def test_nothing_accepted_is_no_baselines(baselines: Path) -> None:
+    assert ([], []) == (read_baselines(baselines), list_baselines(baselines))
+
+
+def test_a_corrupt_file_is_an_error_not_none(store: RunStore, records: list[Record], baselines: Path) -> None:
+    path = Path(accept(store, "r1", baselines).files[0].path)
+    path.write_bytes(path.read_bytes()[:-9])
+    for read in (read_baselines, list_baselines):
+        with pytest.raises(StoreError) as caught:
+            read(baselines)
+        assert str(path) in caught.value.asked
+
+
+def test_a_file_put_there_by_hand_is_refused(store: RunStore, records: list[Record], baselines: Path) -> None:
+    path = Path(accept(store, "r1", baselines).files[0].path)
+    path.rename(baselines / "mine.parquet")
+    with pytest.raises(StoreError, match=r"mine\.parquet, which `harness baseline accept` did not put there"):
+        read_baselines(baselines)
+
+
+def test_list_says_what_each_file_holds(store: RunStore, records: list[Record], baselines: Path) -> None:
+    report = accept(store, "r1", baselines)
+    expected = BaselineInfo(
+        device="h200",
+        run_id="r1",
+        commits=("0123456789abcdef0123456789abcdef01234567",),
+        code_digests=("c0de" * 10,),
+        kinds=("latency", "static"),
+        cells=1,
+        records=2,
+        size_bytes=report.files[1].size_bytes,
+        started_at="2026-01-31T12:01:00+00:00",
+    )
+    assert expected == list_baselines(baselines)[0]
+
+
+def test_a_thousand_records_fit_into_64_kib(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
+    records = [make_record(case=f"M={m},dtype=bf16", seq=m, value=10 + m / 7, samples=[m / 3] * 30) for m in range(1000)]
+    store.write(make_run(), records)
+    assert accept(store, "r1", baselines).files[0].size_bytes < 64 * 1024

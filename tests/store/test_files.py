@@ -1,0 +1,156 @@
+"""Parquet files of records: other programs open them, and damage is found."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+
+from harness.errors import StoreError
+from harness.records import Cell, Record
+from harness.store.baselines import accept
+from harness.store.files import encode, file_name, read_file, read_parquet
+from harness.store.folder import open_folder
+from harness.store.runs import RunStore
+
+Make = Callable[..., Record]
+MakeRun = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def places(tmp_path: Path, make_record: Make, make_run: MakeRun) -> dict[str, Path]:
+    """Two runs on two devices, accepted: where a person may point a program at."""
+    store = RunStore(tmp_path / ".harness" / "runs")
+    for run_id in ("r1", "r2"):
+        records = [make_record(run_id=run_id, device=device, kernel=kernel) for device in ("cpu", "h200") for kernel in ("norm", "scan")]
+        store.write(make_run(run_id=run_id), records)
+        accept(store, run_id, tmp_path / "baselines")
+    records_dir = tmp_path / ".harness" / "runs" / "r1" / "records"
+    return {
+        "baselines": tmp_path / "baselines",
+        "run": records_dir,
+        "device-folder": records_dir / "device=h200",
+        "file": records_dir / "device=h200" / "r1.parquet",
+    }
+
+
+DEVICES = {
+    "baselines": {"cpu": 4, "h200": 4},
+    "run": {"cpu": 2, "h200": 2},
+    "device-folder": {"h200": 2},
+    "file": {"h200": 2},
+}
+
+
+@pytest.mark.parametrize("place", DEVICES)
+class TestOtherProgramsOpen:
+    def test_pandas(self, places: dict[str, Path], place: str) -> None:
+        frame = pd.read_parquet(places[place])
+        assert Counter(DEVICES[place]) == Counter(frame["device"])
+        assert {12.5} == set(frame["value"])
+
+    @pytest.mark.parametrize("hive", [True, False], ids=["hive", "plain"])
+    def test_duckdb(self, places: dict[str, Path], place: str, hive: bool) -> None:
+        path = places[place]
+        pattern = str(path / "**" / "*.parquet") if path.is_dir() else str(path)
+        query = "select device, count(*), any_value(value) from read_parquet(?, hive_partitioning = ?) group by device"
+        rows = duckdb.execute(query, [pattern, hive]).fetchall()
+        assert {(device, count, 12.5) for device, count in DEVICES[place].items()} == set(rows)
+
+    def test_the_harness(self, places: dict[str, Path], place: str) -> None:
+        assert Counter(DEVICES[place]) == Counter(record.device for record in read_parquet(places[place]))
+
+
+def test_duckdb_opens_the_whole_store(places: dict[str, Path]) -> None:
+    pattern = str(places["run"].parent.parent / "**" / "*.parquet")
+    rows = duckdb.execute(
+        "select run_id, device, count(*) from read_parquet(?, hive_partitioning = true) group by all", [pattern]
+    ).fetchall()
+    assert {(run_id, device, 2) for run_id in ("r1", "r2") for device in ("cpu", "h200")} == set(rows)
+
+
+def test_the_harness_opens_a_runs_folder_by_uri(places: dict[str, Path]) -> None:
+    assert len(read_parquet(places["run"].parent.as_uri())) == 4
+
+
+def test_samples_keep_every_bit(tmp_path: Path, make_record: Make) -> None:
+    samples = [0.1, 1 / 3, 2**-1074, 1.7976931348623157e308]
+    (tmp_path / "x.parquet").write_bytes(encode([make_record(samples=samples)], "x", 22))
+    assert samples == pd.read_parquet(tmp_path / "x.parquet")["samples"][0].tolist()
+
+
+def test_one_cell_of_a_file(tmp_path: Path, make_record: Make) -> None:
+    folder = open_folder(tmp_path)
+    records = [make_record(variant=variant, metric=metric) for variant in ("chain", "fused") for metric in ("gbps", "latency_us")]
+    folder.write("x.parquet", encode(records, "x", 3))
+    assert records[2:] == read_file(folder, "x.parquet", Cell("norm", "fused", "M=4,dtype=bf16", "h200"))
+
+
+@pytest.mark.parametrize("name", ["../r1", "", ".r1", "a/b", "a b", "r1\n"])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    for arguments in ((name, "r1"), ("h200", name)):
+        with pytest.raises(StoreError, match="it is no file name"):
+            file_name(*arguments)
+
+
+class TestDamage:
+    @pytest.fixture
+    def path(self, tmp_path: Path, make_record: Make) -> Path:
+        path = tmp_path / "device=h200" / "r1.parquet"
+        path.parent.mkdir()
+        records = [make_record(kernel=f"k{i}", evidence={"ring": i}, environment={"id": "e"}) for i in range(4)]
+        path.write_bytes(encode(records, "x", 3))
+        return path
+
+    @pytest.mark.parametrize("keep", [0, 3, 100, -100, -1])
+    def test_a_cut_file_is_refused_by_name(self, path: Path, keep: int) -> None:
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(StoreError, match="no readable Parquet file") as caught:
+            read_parquet(path)
+        assert str(path) in caught.value.asked
+
+    def test_text_is_refused_by_name(self, path: Path) -> None:
+        path.write_text("kernel,value\nnorm,1\n")
+        with pytest.raises(StoreError, match="no readable Parquet file") as caught:
+            read_parquet(path.parent.parent)
+        assert str(path) in caught.value.asked
+
+    def test_a_flipped_bit_is_refused_or_harmless(self, path: Path) -> None:
+        whole, good = path.read_bytes(), read_parquet(path)
+        dice = random.Random(7)
+        refused = 0
+        for _ in range(150):
+            damaged = bytearray(whole)
+            damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+            path.write_bytes(damaged)
+            try:
+                assert good == read_parquet(path)
+            except StoreError:
+                refused += 1
+        assert refused > 75
+
+    def test_a_file_of_another_device_is_refused(self, path: Path) -> None:
+        moved = path.parent.parent / "device=cpu" / "r1.parquet"
+        moved.parent.mkdir()
+        path.rename(moved)
+        with pytest.raises(StoreError, match="records of device 'h200'"):
+            read_parquet(moved.parent.parent)
+
+    def test_a_file_of_another_run_is_refused(self, path: Path) -> None:
+        path.rename(path.with_name("r2.parquet"))
+        with pytest.raises(StoreError, match="records of run_id 'r1'"):
+            read_parquet(path.parent.parent)
+
+    def test_a_file_taken_elsewhere_is_read(self, path: Path, tmp_path: Path) -> None:
+        path.rename(tmp_path / "mine.parquet")
+        assert len(read_parquet(tmp_path / "mine.parquet")) == 4
+
+    def test_nothing_there_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match="no Parquet file there or below"):
+            read_parquet(tmp_path / "absent")
