@@ -135,8 +135,8 @@ class Supervisor:
             launch.kill()
             launch.ended.wait(5)
             os.close(read)
-        if current is None and ending.killed is not None and not self.cancelled.is_set():
-            current = cells[0]
+        if current is None and ending.killed is not None:
+            current = next((cell for cell in cells if cell not in ended), None)
         if current is not None and not self.cancelled.is_set():
             status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
             yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
