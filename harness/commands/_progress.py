@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, plan: Plan, *, quiet: bool) -> None:
         import sys
 
-        self._total = len(plan.expected)
+        self._total = sum(len(turn.cells) for job in plan.jobs for turn in job.turns)
         self._quiet = quiet
         self._done = 0
         self._said: set[tuple[str, str, str | None]] = set()

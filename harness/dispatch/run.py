@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import harness
+from harness.dispatch.derive import speedups
 from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
@@ -125,6 +126,7 @@ def execute(
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
         records = [r for entry in done.values() for r in entry]
+        records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
         answered = {_key(entry[0]) for entry in done.values()}
         records += list(_unanswered(plan.expected, answered, context, absent, cancelled.is_set()))
         finished = _conclude(run, plan.expected, records, absent, cancelled.is_set(), require)

@@ -1,0 +1,37 @@
+"""Figures that follow from other records of a run: `speedup`, a variant's time held against the baseline variant's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from harness.metrics import METRICS
+from harness.records import Record, Status
+
+TIME = "latency_us"
+SPEEDUP = METRICS["speedup"]
+
+
+def speedups(records: Iterable[Record], baselines: Mapping[str, str]) -> Iterator[Record]:
+    """One record for every time of a variant that its kernel's baseline variant has too, of the same launch turn.
+
+    Args:
+        baselines: kernel -> its baseline variant, which gets no speed-up of its own.
+    """
+    times = [r for r in records if r.metric == TIME and r.status == Status.OK and r.value is not None]
+    base = {(r.kernel, r.case, r.device, r.arm, r.position): r for r in times if r.variant == baselines[r.kernel]}
+    for record in times:
+        other = base.get((record.kernel, record.case, record.device, record.arm, record.position))
+        if other is None or record.variant == baselines[record.kernel] or record.unit != other.unit:
+            continue
+        assert record.value is not None
+        assert other.value is not None
+        yield replace(
+            record,
+            metric=SPEEDUP.name,
+            unit_of_measure=SPEEDUP.unit,
+            better=SPEEDUP.better,
+            value=other.value / record.value,
+            samples=None,
+            converged=bool(record.converged and other.converged),
+        )

@@ -1,0 +1,26 @@
+from harness.dispatch.derive import speedups
+from harness.records import Record
+
+
+def time(variant, value, position=0, status="ok", unit="GPU-1"):
+    return Record(
+        kernel="k", variant=variant, case="N=1,dtype=fp32", dtype="fp32", device="h200", kind="latency", metric="latency_us",
+        value=value, status=status, position=position, unit=unit, samples=[1.0], converged=True,
+    )  # fmt: skip
+
+
+def found(records):
+    return [(r.variant, r.position, r.metric, r.value, r.unit_of_measure, r.samples) for r in speedups(records, {"k": "plain"})]
+
+
+def test_a_variant_is_held_against_the_baseline_of_its_own_turn():
+    records = [time("plain", 6.0), time("fast", 2.0), time("plain", 8.0, 1), time("fast", 2.0, 1)]
+    assert found(records) == [("fast", 0, "speedup", 3.0, "x", None), ("fast", 1, "speedup", 4.0, "x", None)]
+
+
+def test_nothing_follows_from_a_time_that_is_missing():
+    assert found([time("plain", None, status="invalid"), time("fast", 2.0)]) == []
+
+
+def test_times_of_two_units_are_not_divided():
+    assert found([time("plain", 6.0), time("fast", 2.0, unit="GPU-2")]) == []
