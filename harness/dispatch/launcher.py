@@ -123,7 +123,7 @@ class ForkServer:
             ServerLost: the server is gone or does not answer.
         """
         launch = Launch(name)
-        self._wait(self._ready)
+        self.wait_ready()
         with self._lock:
             self._launches[name] = launch
             try:
@@ -132,6 +132,14 @@ class ForkServer:
                 raise ServerLost(self._tail()) from error
             self._wait(launch.started)
         return launch
+
+    def wait_ready(self) -> None:
+        """Return when the server has imported what its launches need.
+
+        Raises:
+            ServerLost: it ended before, or took over two minutes.
+        """
+        self._wait(self._ready)
 
     def close(self) -> None:
         """End the server and all its launches."""
