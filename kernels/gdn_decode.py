@@ -34,37 +34,17 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch.nn.functional import softplus
+from torch.nn import functional
 
 from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from kernels._lib.numerics import rounded, softplus
 
 EPSILON = tl.constexpr(1e-6)
-IS_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 LARGEST_K = 1024
 LANE_BYTES = 128
 """State bytes of a tile that one lane holds: eight 16-byte loads in flight at once."""
-
-
-@triton.jit
-def _rounded(b_x, dtype: tl.constexpr):
-    # Triton's interpreter truncates to bf16 where a GPU rounds to nearest even: a carried state would drift towards zero.
-    if IS_INTERPRETED and dtype == tl.bfloat16:
-        bits = b_x.to(tl.int32, bitcast=True)
-        bits = tl.where(b_x == b_x, bits + 0x7FFF + ((bits >> 16) & 1), bits)
-        b_y = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    else:
-        b_y = b_x.to(dtype)
-    return b_y
-
-
-@triton.jit
-def _softplus(x):
-    e = tl.exp(x)
-    w = 1.0 + e
-    log1p = tl.where(w == 1.0, e, tl.log(w) * (e / (w - 1.0)))
-    return tl.where(x > 20.0, x, log1p)
 
 
 @triton.jit
@@ -109,7 +89,7 @@ def _gdn_decode(
     p_tile = p_state + slot * stride_slot + i_hv * (V * K) + o_v[:, None] * K + o_k[None, :]
     b_S = tl.load(p_tile, mask=in_tile, other=ZERO).to(tl.float32)
 
-    decay = tl.exp(-tl.exp(b_A_log) * _softplus(b_a + b_dt_bias))
+    decay = tl.exp(-tl.exp(b_A_log) * softplus(b_a + b_dt_bias))
     beta = tl.sigmoid(b_b)
     if USE_L2NORM:
         b_q *= tl.rsqrt(tl.sum(b_q * b_q, 0) + EPSILON)
@@ -122,8 +102,8 @@ def _gdn_decode(
     b_u = beta * (b_v - decay * b_Sk)
     b_S = decay * b_S + b_u[:, None] * b_k[None, :]
     b_o = decay * b_Sq + b_u * tl.sum(b_k * b_q, 0)
-    tl.store(p_tile, _rounded(b_S, p_state.dtype.element_ty), mask=in_tile)
-    tl.store(p_o, _rounded(b_o, p_out.dtype.element_ty), mask=in_v)
+    tl.store(p_tile, rounded(b_S, p_state.dtype.element_ty), mask=in_tile)
+    tl.store(p_o, rounded(b_o, p_out.dtype.element_ty), mask=in_v)
 
 
 @dataclass(frozen=True)
@@ -270,7 +250,7 @@ def gdn_decode_torch(
     slots = state_indices.clamp(min=0)[source]
     old = state[slots]
 
-    decay = torch.exp(-A_log.exp() * softplus(a.float() + dt_bias))
+    decay = torch.exp(-A_log.exp() * functional.softplus(a.float() + dt_bias))
     S = old.float() * decay[:, :, None, None]
     u = b.float().sigmoid()[:, :, None] * (v - (S * k[:, :, None, :]).sum(-1))
     S = S + u[:, :, :, None] * k[:, :, None, :]
@@ -301,7 +281,7 @@ def reference(
     q, k, v = _split(mixed_qkv.double(), n)
     if l2norm:
         q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + EPSILON.value) for x in (q, k))
-    decay = torch.exp(-A_log.double().exp() * softplus(a.double() + dt_bias.double()))
+    decay = torch.exp(-A_log.double().exp() * functional.softplus(a.double() + dt_bias.double()))
     beta = b.double().sigmoid()
     out, new_state = torch.zeros_like(v), state.to(torch.float64, copy=True)
     for row, slot in enumerate(state_indices.tolist()):

@@ -32,6 +32,7 @@ import triton
 import triton.language as tl
 
 from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from kernels._lib.numerics import rounded
 
 ROW_LIMIT = 16384
 """Longest row that is kept in registers: 32 fp32 values a thread in a block of 512 threads."""
@@ -47,9 +48,9 @@ def _load(p, mask, IS_MASKED: tl.constexpr, EVICTION: tl.constexpr):
 @triton.jit
 def _store(p, b, mask, IS_MASKED: tl.constexpr):
     if IS_MASKED:
-        tl.store(p, b.to(p.dtype.element_ty), mask=mask)
+        tl.store(p, rounded(b, p.dtype.element_ty), mask=mask)
     else:
-        tl.store(p, b.to(p.dtype.element_ty))
+        tl.store(p, rounded(b, p.dtype.element_ty))
 
 
 @triton.jit
@@ -58,7 +59,7 @@ def _load_sum(p_x, o_x, p_residual, o_residual, mask, IS_MASKED: tl.constexpr):
     b_s = _load(p_x + o_x, mask, IS_MASKED, "").to(tl.float32)
     if p_residual is not None:
         b_r = _load(p_residual + o_residual, mask, IS_MASKED, "")
-        b_s = (b_s + b_r.to(tl.float32)).to(b_r.dtype).to(tl.float32)
+        b_s = rounded(b_s + b_r.to(tl.float32), b_r.dtype).to(tl.float32)
     return b_s
 
 
@@ -69,7 +70,7 @@ def _scale(b_y, b_w, dtype: tl.constexpr, PLUS_ONE: tl.constexpr, CAST_BEFORE: t
     if PLUS_ONE:
         b_w += 1.0
     if CAST_BEFORE:
-        b_y = b_y.to(dtype).to(tl.float32)
+        b_y = rounded(b_y, dtype).to(tl.float32)
     return b_y * b_w
 
 

@@ -38,8 +38,8 @@ import triton.language as tl
 from torch.nn import functional
 
 from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from kernels._lib.numerics import rounded, softplus
 
-IS_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 LARGEST_N = 1024
@@ -51,26 +51,6 @@ MOST_ROWS = 2
 
 RESIDENT_PROGRAMS = 32
 """Programs of one warp that a multiprocessor holds at once."""
-
-
-@triton.jit
-def _rounded(b_x, dtype: tl.constexpr):
-    # Triton's interpreter truncates to bf16 where a GPU rounds to nearest even: a carried state would drift towards zero.
-    if IS_INTERPRETED and dtype == tl.bfloat16:
-        bits = b_x.to(tl.int32, bitcast=True)
-        bits = tl.where(b_x == b_x, bits + 0x7FFF + ((bits >> 16) & 1), bits)
-        b_y = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    else:
-        b_y = b_x.to(dtype)
-    return b_y
-
-
-@triton.jit
-def _softplus(x):
-    e = tl.exp(x)
-    w = 1.0 + e
-    log1p = tl.where(w == 1.0, e, tl.log(w) * (e / (w - 1.0)))
-    return tl.where(x > 20.0, x, log1p)
 
 
 @triton.jit
@@ -109,15 +89,15 @@ def _selective_scan_decode(
     b_h = tl.load(p_state + slots * stride_slot + o_dn[None, :, :], mask=in_tile, other=ZERO).to(tl.float32)
 
     if USE_SOFTPLUS:
-        b_dt = _softplus(b_dt)
+        b_dt = softplus(b_dt)
     b_h = tl.exp(b_dt[:, :, None] * b_A[None, :, :]) * b_h + (b_dt * b_x)[:, :, None] * b_B[:, None, :]
-    tl.store(p_new_state + slots * stride_new_slot + o_dn[None, :, :], _rounded(b_h, p_new_state.dtype.element_ty), mask=in_tile)
+    tl.store(p_new_state + slots * stride_new_slot + o_dn[None, :, :], rounded(b_h, p_new_state.dtype.element_ty), mask=in_tile)
     b_y = tl.sum(b_h * b_C[:, None, :], 2)
     if p_D is not None:
         b_y += b_D * b_x
     if p_z is not None:
         b_y *= b_z * tl.sigmoid(b_z)
-    tl.store(p_y + o_b * D_INNER + o_d[None, :], _rounded(b_y, p_y.dtype.element_ty), mask=in_d)
+    tl.store(p_y + o_b * D_INNER + o_d[None, :], rounded(b_y, p_y.dtype.element_ty), mask=in_d)
 
 
 def _refuse(found: str, do: str) -> ValueError:

@@ -140,7 +140,9 @@ def test_reference_is_the_naive_recurrence_and_takes_its_own_state(kernel: Kerne
     tokens = [inputs, {**inputs, **drift_of(kernel).step_inputs(one, generator)}]
     expected_out, expected_state = naive_recurrence(tokens, 2, inputs["state"])
     first = kernel.reference(**tokens[0])
+    kept = first["state"].clone()
     second = kernel.reference(**{**tokens[1], "state": first["state"]})
+    assert same_bits(kept, first["state"])
     assert torch.float64 == second["state"].dtype == second["out"].dtype
     assert rel_l2(second["out"][:, 0], torch.from_numpy(expected_out[1])) <= 1e-14
     assert rel_l2(second["state"][inputs["state_indices"]], torch.from_numpy(expected_state)) <= 1e-14
@@ -256,16 +258,13 @@ def test_strided_inputs_equal_contiguous_ones_and_the_padding_is_not_read(kernel
 
 
 def test_slot_and_row_may_start_past_two_to_the_31_elements(kernel: Kernel) -> None:
-    # The pages in between are never touched, so they take no memory. A 32-bit offset would fault.
-    inputs = kernel.make_inputs(case("fp16", state="fp16"), Generator(15))
-    far = clone(inputs)
-    stride = 2**31 + 64
-    for name, shape in (("mixed_qkv", far["mixed_qkv"].shape), ("state", far["state"].shape)):
-        inner = math.prod(shape[1:])
-        inner_strides = far[name].stride()[1:]
-        buffer = torch.empty((shape[0] - 1) * stride + inner, dtype=torch.float16)
-        view = buffer.as_strided(shape, (stride, *inner_strides))
-        far[name] = view.copy_(far[name])
+    # The pages in between are never touched, so they take no memory. A 32-bit product of index and stride would fault.
+    inputs = kernel.make_inputs(case("fp16", state="fp16", B=4), Generator(15))
+    far, stride = clone(inputs), 2**30 + 64
+    for name in ("mixed_qkv", "state"):
+        tensor = far[name]
+        buffer = torch.empty((len(tensor) - 1) * stride + tensor[0].numel(), dtype=torch.float16)
+        far[name] = buffer.as_strided(tensor.shape, (stride, *tensor.stride()[1:])).copy_(tensor)
     call = kernel.variant("fused").call
     assert same_bits(call(**inputs), call(**far))
     assert same_bits(inputs["state"], far["state"])
@@ -440,7 +439,7 @@ def test_peers_are_the_four_batches_of_32_value_heads(kernel: Kernel) -> None:
 
 
 def test_headline_and_smoke_are_few(kernel: Kernel) -> None:
-    assert 10 == sum("headline" in c.tags for c in kernel.cases)
+    assert 1 <= sum("headline" in c.tags for c in kernel.cases) <= 4
     assert 1 == sum("smoke" in c.tags for c in kernel.cases)
 
 

@@ -156,7 +156,9 @@ def test_reference_is_the_naive_scan_and_takes_its_own_state(kernel: Kernel) -> 
     tokens = tokens_of(kernel, case(state="bf16"), steps=2, seed=5)
     expected_y, expected_state = naive_scan(tokens, tokens[0]["state"])
     first = kernel.reference(**tokens[0])
+    kept = first["state"].clone()
     second = kernel.reference(**{**tokens[1], "state": first["state"]})
+    assert same_bits(kept, first["state"])
     assert torch.float64 == second["state"].dtype == second["y"].dtype
     assert rel_l2(second["y"], torch.from_numpy(expected_y[1])) <= 1e-14
     assert rel_l2(second["state"][tokens[0]["state_indices"]], torch.from_numpy(expected_state)) <= 1e-14
@@ -293,12 +295,12 @@ def test_strided_inputs_equal_contiguous_ones_and_the_padding_is_not_read(kernel
 
 
 def test_slot_and_row_may_start_past_two_to_the_31_elements(kernel: Kernel) -> None:
-    # The pages in between are never touched, so they take no memory. A 32-bit offset would fault.
-    inputs = kernel.make_inputs(case("fp16", state="fp16"), Generator(15))
-    far, stride = clone(inputs), 2**31 + 64
+    # The pages in between are never touched, so they take no memory. A 32-bit product of index and stride would fault.
+    inputs = kernel.make_inputs(case("fp16", state="fp16", B=4), Generator(15))
+    far, stride = clone(inputs), 2**30 + 64
     for name in ("x", "state"):
         tensor = far[name]
-        buffer = torch.empty(stride + tensor[0].numel(), dtype=torch.float16)
+        buffer = torch.empty((len(tensor) - 1) * stride + tensor[0].numel(), dtype=torch.float16)
         far[name] = buffer.as_strided(tensor.shape, (stride, *tensor.stride()[1:])).copy_(tensor)
     step = step_of(kernel, "inplace")
     (y, state), (far_y, far_state) = step(inputs), step(far)
@@ -479,7 +481,7 @@ def test_peers_are_eight_shapes_in_fp32_and_in_bf16_with_a_bf16_state(kernel: Ke
 
 
 def test_headline_and_smoke_are_few(kernel: Kernel) -> None:
-    assert 10 == sum("headline" in c.tags for c in kernel.cases)
+    assert 1 <= sum("headline" in c.tags for c in kernel.cases) <= 4
     assert 1 == sum("smoke" in c.tags for c in kernel.cases)
 
 

@@ -43,7 +43,11 @@ def compile_toys(cache: Path, cells: Sequence[tuple[Path, str, str]], checks: Se
     request = cache / "request.json"
     request.write_text(json.dumps({"cells": [[str(folder), variant, device] for folder, variant, device in cells], "checks": checks}))
     env = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    env |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env |= {
+        "TRITON_CACHE_DIR": str(cache),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run([sys.executable, str(TOYS / "driver.py"), str(request)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Compiled(json.loads(done.stdout.splitlines()[-1]))
