@@ -1,0 +1,54 @@
+"""The commands of README.md and CONTRIBUTING.md, run as a reader would."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
+
+def commands(document):
+    """The lines after `$` in a document's console blocks, split into words."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def copy(repository):
+    """The bundled kernels, jobs and baselines in a repository of their own."""
+    (repository.root / "kernels/scale.py").unlink()
+    for name in ("kernels", "jobs", "baselines"):
+        shutil.copytree(ROOT / name, repository.root / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    repository.commit("bundled")
+    return repository
+
+
+def test_the_commands_of_the_readme_run(copy, harness):
+    found = commands("README.md")
+    assert len(found) >= 7
+    for words in found:
+        assert words[0] == "harness"
+        answer = harness(*words[1:])
+        # the accepted baselines may be of other code than the worktree under test: then a diff is undecided
+        assert answer.code in ((0, 3) if words[1] == "diff" else (0,)), (words, answer.out, answer.err)
+        assert answer.out
+
+
+def test_a_kernel_is_added_by_the_steps_of_contributing(copy, harness):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    copy.write("kernels/axpy.py", code)
+    listed, submitted = [harness(*words[1:]) for words in commands("CONTRIBUTING.md")]
+    assert "axpy" in listed.out
+    assert submitted.code == 0, submitted.out
+    assert "correctness: 4 of 4 right" in submitted.out
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(document):
+    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
+    assert targets
+    assert [t for t in targets if not (ROOT / t).exists()] == []
