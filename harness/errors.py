@@ -8,6 +8,7 @@ HarnessError                    exit 2   bad input: asked, found, do next
 |-- RefError                    a git ref that does not resolve, or no git at all
 |-- StoreError                  unreadable, foreign or newer Parquet; a run that may not be accepted
 `-- Undecided                   exit 3   nothing to compare, no baseline, infrastructure
+    `-- ProbeFailed             a GPU driver is here, but its GPUs cannot be listed
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Record:
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Record))
-EVIDENCE = ("ring", "nodes", "floors", "tick", "canaries", "doubled")
+EVIDENCE = ("ring", "nodes", "floors", "tick", "canaries", "doubled", "telemetry")
 ENVIRONMENT = (
     "id",
     "gpu_model",

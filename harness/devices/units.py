@@ -9,15 +9,20 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from harness.devices.probe import DRIVERS
 from harness.devices.table import identify, load_devices
+from harness.errors import Undecided
 
-DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
+ASKED = "list the GPUs of this machine"
+PROBE = ("-P", "-m", "harness.devices.probe")
 PROBE_TIMEOUT_S = 60.0
+ENGINE = str(Path(__file__).parent.parent.parent)
 
 
-class ProbeFailed(Exception):
-    """The machine has a GPU driver, but its GPUs could not be listed; the text says why."""
+class ProbeFailed(Undecided):
+    """The machine has a GPU driver, but its GPUs could not be listed."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +52,38 @@ class Unit:
 
 
 def local_units() -> list[Unit]:
-    """The GPUs of this machine, by a child process (`harness.devices.probe`) so that no driver is opened here.
+    """The GPUs of this machine that the caller may use, by a child process (`harness.devices.probe`) so that no driver
+    is opened here.
 
     Raises:
         ProbeFailed: a driver is there, but the probe failed or took over a minute.
     """
-    if not any(Path(path).exists() for path in DRIVERS):
+    if not any(driver.exists() for driver in DRIVERS.values()):
         return []
-    engine = str(Path(__file__).parent.parent.parent)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [engine, os.environ.get("PYTHONPATH", "")]))}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "harness.devices.probe"], env=env, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired as error:
-        raise ProbeFailed(f"listing the GPUs took over {PROBE_TIMEOUT_S:g} s") from error
-    except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
-        raise ProbeFailed(f"listing the GPUs failed: {getattr(error, 'stderr', '') or error}".strip()[-500:]) from error
     devices = load_devices()
     units = []
-    for one in found:
-        device = identify(one["model"], one["multiprocessors"], devices)
-        del one["multiprocessors"]
-        units.append(Unit(device=device.name if device else None, **one))
+    for found in _probe():
+        device = identify(found["model"], found.pop("multiprocessors"), devices)
+        units.append(Unit(device=device.name if device else None, **found))
     return units
+
+
+def _probe() -> list[dict[str, Any]]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [ENGINE, os.environ.get("PYTHONPATH", "")]))}
+    try:
+        done = subprocess.run(
+            [sys.executable, *PROBE], env=env, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        found, do = f"no answer within {PROBE_TIMEOUT_S:g} s", "see whether the vendor's own tool (nvidia-smi, amd-smi) answers"
+        raise ProbeFailed(ASKED, found, do) from error
+    by_hand = f"run {' '.join(['python', *PROBE])} to see why"
+    if done.returncode != 0:
+        raise ProbeFailed(ASKED, f"exit status {done.returncode}: {done.stderr.strip()[-500:] or 'it printed nothing'}", by_hand)
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])  # libraries print, too
+    except (json.JSONDecodeError, IndexError) as error:
+        raise ProbeFailed(ASKED, f"an answer that is no list: {done.stdout.strip()[-500:]!r}", by_hand) from error
+    if isinstance(answer, dict):
+        raise ProbeFailed(ASKED, answer["found"], answer["do"])
+    return list(answer)

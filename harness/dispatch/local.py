@@ -8,9 +8,11 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 
+from harness.devices.telemetry import TelemetryReader
 from harness.devices.units import Unit, local_units
-from harness.dispatch.launcher import Flavour, ForkServer
+from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
 from harness.dispatch.protocol import Event, JobDone, RunContext
 from harness.dispatch.supervisor import Supervisor
 from harness.plan.jobs import Job
@@ -89,11 +91,12 @@ class LocalDispatcher:
 
     def _work(self, context: RunContext, waiting: queue.SimpleQueue[Job], unit: Unit, servers: Mapping[Flavour, ForkServer]) -> None:
         try:
-            while not self._cancelled.is_set():
-                job = waiting.get_nowait()
-                for done in Supervisor(context, servers[_flavour(job)], unit, self._cancelled).run(job):
-                    self._events.put(done)
-                self._events.put(JobDone(job))
+            with _watch(context, unit) as telemetry:
+                while not self._cancelled.is_set():
+                    job = waiting.get_nowait()
+                    for done in Supervisor(context, servers[_flavour(job)], unit, self._cancelled, telemetry).run(job):
+                        self._events.put(done)
+                    self._events.put(JobDone(job))
         except queue.Empty:
             pass
         except BaseException as error:
@@ -103,6 +106,14 @@ class LocalDispatcher:
         server = ForkServer(flavour, context.scratch / f"server-{flavour}-{len(self._servers)}", unit.environment)
         self._servers.append(server)
         return server
+
+
+def _watch(context: RunContext, unit: Unit) -> AbstractContextManager[TelemetryReader | None]:
+    """The unit's telemetry while its jobs run; None on a slot of the interpreter, which has no sensors."""
+    if unit.device == INTERPRETER:
+        return nullcontext()
+    home = context.scratch / f"telemetry-{unit.uuid}"
+    return closing(TelemetryReader(unit.uuid, clean_environment(Flavour.GPU, home, unit.environment)))
 
 
 def _flavour(job: Job) -> Flavour:

@@ -6,6 +6,7 @@ torch or the code under test.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import selectors
@@ -16,9 +17,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from harness import metrics
+from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
@@ -38,6 +40,13 @@ class BadMessage(ValueError):
     """A launch sent something that is no message of the protocol."""
 
 
+class Telemetry(Protocol):
+    """What knows how a unit fared, see `harness.devices.telemetry.TelemetryReader`."""
+
+    def between(self, begin_ns: int, end_ns: int) -> Summary | None:
+        """The summary from one instant of `time.monotonic_ns` to another; None where nothing was seen."""
+
+
 @dataclass
 class Ending:
     """How a launch ended: by itself with a status, or killed by us for a reason."""
@@ -54,10 +63,13 @@ class Supervisor:
         server: the fork server in which its launches start.
         unit: the unit, named in the records.
         cancelled: when set, what runs is killed and nothing more starts.
+        telemetry: watches the unit; None where it has no sensors.
     """
 
-    def __init__(self, context: RunContext, server: ForkServer, unit: Unit, cancelled: threading.Event) -> None:
-        self.context, self.server, self.unit, self.cancelled = context, server, unit, cancelled
+    def __init__(
+        self, context: RunContext, server: ForkServer, unit: Unit, cancelled: threading.Event, telemetry: Telemetry | None = None
+    ) -> None:
+        self.context, self.server, self.unit, self.cancelled, self.telemetry = context, server, unit, cancelled, telemetry
         self._environment: dict[str, Any] = {}
         self._node: str | None = None
 
@@ -112,6 +124,7 @@ class Supervisor:
             os.close(write)
         ending = Ending()
         current: Cell | None = None
+        began_ns: int | None = None
         ended: list[Cell] = []
         try:
             for message in self._messages(launch, read, job, ending):
@@ -120,11 +133,12 @@ class Supervisor:
                     unit = {"driver": self.unit.driver, "partition": self.unit.partition}
                     self._environment, self._node = with_id({**message["environment"], **unit}), str(message["node"])
                 elif kind == "begin":
-                    current = self._expected(message, cells)
+                    current, began_ns = self._expected(message, cells), time.monotonic_ns()
                 elif kind == "end":
                     current = None
                     ended.append(self._expected(message, cells))
-                    yield CellDone(job, ended[-1], tuple(self._records(job, turn, name, message)))
+                    seen, began_ns = self._seen(began_ns), None
+                    yield CellDone(job, ended[-1], tuple(self._records(job, turn, name, message, seen)))
                 elif kind == "retract":
                     yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
                 else:
@@ -195,7 +209,14 @@ class Supervisor:
             raise BadMessage(f"cell {cell} is not of this job")
         return cell
 
-    def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any]) -> Iterator[Record]:
+    def _seen(self, began_ns: int | None) -> dict[str, Any]:
+        """The evidence of the unit's sensors since a cell began; nothing where there is none."""
+        if self.telemetry is None or began_ns is None:
+            return {}
+        summary = self.telemetry.between(began_ns, time.monotonic_ns())
+        return {"telemetry": dataclasses.asdict(summary)} if summary else {}
+
+    def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any], seen: dict[str, Any]) -> Iterator[Record]:
         cell = Cell.parse(message["cell"])
         common = {"started_at": message["started_at"], "duration": message["duration"]}
         for reading in message["readings"]:
@@ -204,6 +225,8 @@ class Supervisor:
             columns = dict(reading["columns"])
             if columns.get("method"):
                 columns["method"] = f"{columns['method']}+{self.context.job_digests[job.kind][:12]}"
+            told = {name: value for name, value in dict(columns.get("evidence") or {}).items() if name != "telemetry"}
+            columns["evidence"] = told | seen
             answer = {name: reading[name] for name in ("metric", "value", "status", "reason")}
             yield self._record(job, turn, cell, launch, common | columns | answer)
 

@@ -11,7 +11,6 @@ end closes, every child is killed and the server ends, so that a killed parent l
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -21,12 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends, however that happens."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+from harness.devices.processes import die_with_parent
 
 
 def _preload(kind: str) -> None:
@@ -44,6 +38,13 @@ def _preload(kind: str) -> None:
         from harness.measure.static import preload
 
         preload()
+    if kind == "gpu":
+        # torch imports its compiler when a kernel is first launched under it: seconds, once for all launches
+        import torch._dynamo
+
+        import harness.measure.clock
+        import harness.measure.correctness
+        import harness.measure.timing  # noqa: F401
     torch.set_num_threads(1)
 
 

@@ -20,9 +20,16 @@ _EVIDENCE = {
     "tick": pa.float64(),
     "canaries": pa.list_(pa.float64()),
     "doubled": pa.float64(),
+    "telemetry": pa.struct(
+        [
+            ("samples", pa.int64()),
+            *((name, pa.float64()) for name in ("sm_clock_mhz_min", "sm_clock_mhz_median", "power_w_max", "temperature_c_max")),
+            ("throttled", pa.list_(pa.string())),
+        ]
+    ),
 }
 """Buffers touched, graph nodes, an empty and a touch kernel in us, the timer's tick in ns, canary times in us in the order
-taken, relative change of the time when the ring is doubled."""
+taken, relative change of the time when the ring is doubled, what the GPU's sensors showed while the cell was measured."""
 
 _INTEGERS = {"schema_version", "attempt", "seq", "block", "position", "compiles_in_lease"}
 _FLOATS = {"value", "duration"}
