@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import signal
 import sys
+import traceback
 
 import click
 
@@ -45,7 +47,11 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; the one place where errors become exit codes."""
+    """Run the command line; the one place where errors become exit codes.
+
+    Exit code 1 means that something got worse, so no fault of ours or of the machine may end with it.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = group.main(standalone_mode=False)
     except HarnessError as error:
@@ -58,6 +64,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         status = 2
+    except OSError as error:
+        click.echo(f"harness: asked: {' '.join(sys.argv[1:])}\nfound: {error}\ndo next: mend that (is the disk full?) and repeat", err=True)
+        status = 3
+    except Exception:
+        traceback.print_exc()
+        click.echo("harness: this is a defect of the harness; nothing was decided", err=True)
+        status = 3
     sys.exit(status if isinstance(status, int) else 0)
 
 

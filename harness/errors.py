@@ -49,8 +49,8 @@ class UnknownNameError(HarnessError):
         """Build the error for `name`, suggesting the closest of `known`."""
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1)
-        hint = do or (f"use {close[0]!r}" if close else f"choose one of the {what}s listed above")
-        return cls(f"{what} {name!r}", f"the {what}s are: {', '.join(names) or '(none)'}", hint)
+        hint = do or (f"use {close[0]!r}" if close else "choose one of those named above")
+        return cls(f"{what} {name!r}", f"known: {', '.join(names) or '(none)'}", hint)
 
 
 class RefError(HarnessError):

@@ -142,14 +142,14 @@ class _blame:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or not isinstance(error, Exception):
+        if not isinstance(error, Exception | SystemExit):
             return
         place = next(self._places(error), "")
         kind = "" if isinstance(error, DeclarationError) else f"{type(error).__name__}: "
         text = str(error) or type(error).__name__
         raise KernelFileError(self.asked, f"{place}{kind}{text}", "mend the line named above") from error
 
-    def _places(self, error: Exception) -> Iterator[str]:
+    def _places(self, error: BaseException) -> Iterator[str]:
         if isinstance(error, SyntaxError) and error.filename:
             yield f"{error.filename}:{error.lineno}: "
         for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -8,7 +8,6 @@ import click
 
 if TYPE_CHECKING:
     from harness.dispatch.protocol import Event
-    from harness.plan.plan import Plan
 
 
 class Progress:
@@ -18,10 +17,9 @@ class Progress:
         quiet: show nothing but the bar of a terminal.
     """
 
-    def __init__(self, plan: Plan, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool) -> None:
         import sys
 
-        self._total = sum(len(turn.cells) for job in plan.jobs for turn in job.turns)
         self._quiet = quiet
         self._done = 0
         self._said: set[tuple[str, str, str | None]] = set()
@@ -37,7 +35,7 @@ class Progress:
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("starting", total=self._total)
+            self._task = self._bar.add_task("starting", total=None)
             self._bar.start()
         return self
 
@@ -69,4 +67,4 @@ class Progress:
                 self.say(f"{status}: {event.job.kind} {event.cell}: {reason}")
         elif self._bar is None:
             job = event.job
-            self.say(f"[{self._done}/{self._total}] {job.kind} {job.kernel} on {job.device}: {len(job.cells)} cells done")
+            self.say(f"[{self._done} done] {job.kind} {job.kernel} on {job.device}")

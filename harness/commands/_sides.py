@@ -52,6 +52,7 @@ class Sides:
     base: Side
     head: Side
     notes: tuple[str, ...]
+    head_was_run: bool
 
 
 class Assembler:
@@ -69,7 +70,7 @@ class Assembler:
         self.compile = compile_missing and importlib.util.find_spec("triton") is not None
         self.notes: list[str] = []
 
-    def sides(self, text: str, *, exact: bool, matrix: str) -> Sides:
+    def sides(self, text: str, *, exact: bool, matrix: str | None) -> Sides:
         """The sides of a range.
 
         Raises:
@@ -85,10 +86,14 @@ class Assembler:
                 f"both sides are the same records ({', '.join(sorted(base.found.sources))}): the code is equal",
                 "submit head for records of its own, or compare other refs",
             )
-        expected = self._expected(head, matrix)
+        planned = self._expected(head, matrix or "all")
         head_records = list(head.found.records) if head.found else []
-        base_records, base_expected = self._in_scope(base, head, expected)
-        base_records, head_records = self._compile_static(base, head, base_records, head_records, expected, matrix)
+        if planned is None:
+            base_records = list(base.found.records) if base.found else []
+            base_expected = head_expected = None
+        else:
+            base_records, base_expected, head_expected = self._in_scope(base, head, planned, narrow=matrix is not None)
+            base_records, head_records = self._compile_static(base, head, base_records, head_records, planned, matrix or "all")
         return Sides(
             Side(
                 ref=base_ref,
@@ -97,7 +102,7 @@ class Assembler:
                 distance=distance,
                 dirty=base.dirty,
                 records=tuple(base_records),
-                expected=tuple(base_expected),
+                expected=None if base_expected is None else tuple(base_expected),
             ),
             Side(
                 ref=head_ref,
@@ -105,9 +110,10 @@ class Assembler:
                 code_digest=head.code_digest,
                 dirty=head.dirty,
                 records=tuple(head_records),
-                expected=tuple(expected),
+                expected=None if head_expected is None else tuple(head_expected),
             ),
             tuple(self.notes),
+            head_was_run=head.found is not None,
         )
 
     def _named(self, ref: str) -> Named:
@@ -137,24 +143,26 @@ class Assembler:
             raise RefError(
                 f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID"
             )
-        if exact and named.tree.dirty:
+        if named.tree.dirty:  # no commit has this code: it is compared as it is
             return named, 0
         commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
         # a run is never its own baseline
         exclude = head.found.sources if head.found and head.ref.startswith("run:") else frozenset()
+        tree = tree_of_commit(self.git, commit, ref, f"{ref} at {commit[:12]}")
         for ancestor in ancestors(self.git, commit):
             if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude):
-                if ancestor.commits:
+                if ancestor.distance:
                     self.notes.append(
-                        f"base {commit[:12]} has no results: those of {ancestor.commit[:12]} stand in, {ancestor.commits} commits "
-                        f"and {ancestor.distance} changes of code before it"
+                        f"base {commit[:12]} has no results: what was measured of {ancestor.commit[:12]} stands in, "
+                        f"{ancestor.commits} commits and {ancestor.distance} changes of code before it"
                     )
-                tree = tree_of_commit(self.git, ancestor.commit, ref, f"{ref} at {ancestor.commit[:12]}")
+                    # what needs no unit is compiled from the base itself
+                    found = Found(tuple(r for r in found.records if r.kind != STATIC), (), found.sources)
                 return self._of_tree(ref, tree, found), ancestor.distance
-        return self._of_tree(ref, tree_of_commit(self.git, commit, ref, f"{ref} at {commit[:12]}"), None), 0
+        return self._of_tree(ref, tree, None), 0
 
-    def _expected(self, head: Named, matrix: str) -> list[Expected]:
-        """What head's plan asks for: that of its runs; of the matrix where nothing was run."""
+    def _expected(self, head: Named, matrix: str) -> list[Expected] | None:
+        """What head's plan asks for: that of its runs; of the matrix where nothing was run; None for a file, which has no plan."""
         if runs := head.found.runs if head.found else ():
             merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
@@ -165,19 +173,33 @@ class Assembler:
             return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
         if head.found is None:
             raise Undecided(f"the results of {head.ref}", "none are stored", f"harness submit --ref {head.ref}")
-        keys = sorted({(r.kind, r.cell) for r in head.found.records})
-        return [Expected(cell, kind, None) for kind, cell in keys]
+        return None
 
-    def _in_scope(self, base: Named, head: Named, expected: Sequence[Expected]) -> tuple[list[Record], list[Expected]]:
-        """Of base: the records and cells that head's plan asks for, and those that head's code no longer has."""
+    def _in_scope(
+        self, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool
+    ) -> tuple[list[Record], list[Expected], list[Expected]]:
+        """Base's records that are compared, what base's code has of it, and what is expected of head.
+
+        A cell that base has and head's code declares is expected of head too, on every device that head reached, though its
+        plan left it out: changed code that was not run is no pass.
+
+        Args:
+            narrow: the user named the matrix to compare: what head's plan leaves out is only counted.
+        """
         records = base.found.records if base.found else ()
         asked = {(e.kind, e.cell) for e in expected}
         in_base, in_head = self._declares(base), self._declares(head)
+        wide = list(expected)
+        if not narrow and base.code_digest != head.code_digest:
+            reached = {(r.kind, r.device) for r in (head.found.records if head.found else ()) if r.status != Status.NO_CAPACITY}
+            left_out = {(r.kind, r.cell) for r in records if in_head(r.cell) and (r.kind, r.device) in reached} - asked
+            wide += [Expected(cell, kind) for kind, cell in sorted(left_out)]
+            asked |= left_out
         kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
             self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
         gone = {(r.kind, r.cell) for r in kept} - asked
-        return kept, [e for e in expected if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
+        return kept, [e for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)], wide
 
     def _declares(self, side: Named) -> Callable[[Cell], bool]:
         """Whether a side's code has a cell: by the plan of its runs, else by its code, else by its records."""
@@ -227,7 +249,7 @@ class Assembler:
     def _run(self, plan: Plan) -> list[Record]:
         self.say(f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU")
         now = datetime.now(UTC)
-        run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": []})
+        run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": 1})
         place = self.workspace.compiled_dir
         outcome = execute(plan, LocalDispatcher(), RunStore(place), run, place / run["run_id"])
         return [r for r in outcome.records if r.status != Status.NO_CAPACITY]

@@ -15,7 +15,7 @@ import click
 @click.option("--metric", "metrics", multiple=True, metavar="METRIC", help="Judge only these metrics (may be repeated).")
 @click.option("--fail-on", multiple=True, metavar="VERDICT", help="Verdicts that exit 1 (default: BROKEN, DRIFTED, REGRESSED).")
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Devices on which nothing may be missing.")
-@click.option("--matrix", default="all", show_default=True, metavar="NAME|FILE", help="What to expect of a head that was never run.")
+@click.option("--matrix", metavar="NAME|FILE", help="Compare what this matrix holds alone, though base has more (default: all).")
 @click.option("--no-compile", is_flag=True, help="Compile no static rows that a side lacks.")
 @click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
 @click.option("--format", "output", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
@@ -25,7 +25,7 @@ def command(
     metrics: tuple[str, ...],
     fail_on: tuple[str, ...],
     require: tuple[str, ...],
-    matrix: str,
+    matrix: str | None,
     no_compile: bool,
     store_uri: str | None,
     output: str,
@@ -35,12 +35,14 @@ def command(
     A and B are git refs, worktree, pr, run:ID, run:last, or a path to Parquet. Results are looked up by the code they
     measured. Exit code: 0 nothing got worse, 1 something did, 3 undecided.
     """
+    from dataclasses import replace
+
     from harness.authoring.workspace import find_workspace
     from harness.commands._sides import Assembler
     from harness.devices.table import load_devices, resolve_devices
     from harness.errors import UnknownNameError
     from harness.judge.diff import judge
-    from harness.judge.model import Policy, Verdict
+    from harness.judge.model import INTERPRETER, Policy, Verdict
     from harness.report.json import to_json
     from harness.store.runs import RunStore
 
@@ -57,6 +59,8 @@ def command(
     store = RunStore(store_uri or workspace.runs_dir)
     assembler = Assembler(workspace, store, lambda line: click.echo(line, err=True), compile_missing=not no_compile)
     sides = assembler.sides(range_, exact=exact, matrix=matrix)
+    if not sides.head_was_run:  # the interpreter is always at hand: what it was not asked is no pass
+        policy = replace(policy, require=policy.require | {INTERPRETER})
     diff = judge(sides.base, sides.head, policy)
     click.echo(_render(to_json(diff, sides.notes), output))
     return diff.exit_code

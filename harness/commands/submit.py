@@ -97,7 +97,7 @@ def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, di
     tree = Tree(run["ref"], run["resolved"], run["commit"], run["tree"], run["code_digest"], run["dirty"])
     filters = {key: tuple(value) for key, value in run["options"]["filters"].items()}
     plan = plan_tree(workspace, Git(workspace.root), tree, run["matrix"], Filters(**filters), run["options"]["launches"])
-    check_resumable(run, plan)
+    check_resumable(run, plan, workspace.runs_dir / run["run_id"])
     return plan, run
 
 
@@ -107,7 +107,7 @@ def _execute(
     from harness.commands._progress import Progress
     from harness.dispatch.run import execute
 
-    with Progress(plan, quiet=output == "json") as progress:
+    with Progress(quiet=output == "json") as progress:
         progress.say(
             f"run {run['run_id']}: {plan.tree.resolved}, matrix {plan.matrix}, {len(plan.expected)} cells in {len(plan.jobs)} jobs"
         )

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, Undecided
 from harness.records import Record
 
 
@@ -20,7 +20,7 @@ class Journal:
     """The journal of one run, locked against a second writer.
 
     Raises:
-        HarnessError: another process writes this run, or the disk refuses.
+        HarnessError: another process writes this run, or a line of its journal cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,16 +34,20 @@ class Journal:
             raise HarnessError(
                 f"run {path.parent.name}", "another process is running it", "wait for that one to end, or stop it, then --resume"
             ) from error
-        whole, self.entries = read_entries(path)
-        os.ftruncate(self._fd, whole)
-        os.lseek(self._fd, whole, os.SEEK_SET)
+        try:
+            whole, self.entries = read_entries(path)
+            os.ftruncate(self._fd, whole)
+            os.lseek(self._fd, whole, os.SEEK_SET)
+        except BaseException:
+            os.close(self._fd)  # whoever mends the file may open it again in this process
+            raise
         self.seq = max((r.seq + 1 for entry in self.entries for r in entry), default=0)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write the records of one cell, durably, all or none.
 
         Raises:
-            HarnessError: the disk is full or fails; the journal keeps what it had.
+            Undecided: the disk is full or fails; the journal keeps what it had.
         """
         data = json.dumps([r.to_json() for r in records], allow_nan=False).encode() + b"\n"
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
@@ -54,7 +58,8 @@ class Journal:
             os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, start)
-            raise HarnessError(
+            os.lseek(self._fd, start, os.SEEK_SET)  # else a later line would stand behind a hole
+            raise Undecided(
                 f"to write {self.path}", f"{error.strerror}", f"make room, then: harness submit --resume {self.path.parent.name}"
             ) from error
 
@@ -71,11 +76,14 @@ def read_entries(path: Path) -> tuple[int, list[list[Record]]]:
     """
     data = path.read_bytes() if path.exists() else b""
     whole = data.rfind(b"\n") + 1
-    entries = []
+    entries: list[list[Record]] = []
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
-            entries.append([Record.from_json(r) for r in json.loads(line)])
-        except (ValueError, TypeError) as error:
+            entry = json.loads(line)
+            if not isinstance(entry, list) or not entry:
+                raise ValueError(f"it is no list of records: {line[:40].decode(errors='replace')!r}")
+            entries.append([Record.from_json(record) for record in entry])
+        except (ValueError, TypeError, RecursionError) as error:
             raise HarnessError(
                 f"journal {path}", f"line {number} cannot be read: {error}", "the file was changed by hand; restore it, or submit anew"
             ) from error

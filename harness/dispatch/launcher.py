@@ -133,6 +133,11 @@ class ForkServer:
             self._wait(launch.started)
         return launch
 
+    @property
+    def lost(self) -> bool:
+        """Whether the server has ended."""
+        return self._lost.is_set()
+
     def wait_ready(self) -> None:
         """Return when the server has imported what its launches need.
 

@@ -8,7 +8,9 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 
 from harness.devices.telemetry import TelemetryReader
 from harness.devices.units import Unit, local_units
@@ -33,6 +35,10 @@ class LocalDispatcher:
         self._cancelled = threading.Event()
         self._events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
         self._servers: list[ForkServer] = []
+        self._live: dict[tuple[Flavour, str], ForkServer] = {}
+        self._lock = threading.Lock()
+        # Linux ends a server when the thread that started it ends: this one lasts as long as the dispatcher
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-starter")
         self._units: list[Unit] | None = None
 
     @property
@@ -66,9 +72,9 @@ class LocalDispatcher:
         self._cancelled.set()
         for server in self._servers:
             server.close()
+        self._starter.shutdown()
 
     def _run(self, context: RunContext, jobs: list[Job]) -> None:
-        # this thread starts the servers: Linux ends a server when the thread that started it ends
         try:
             on_host = [job for job in jobs if job.on == "host" or job.device == INTERPRETER]
             self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
@@ -82,30 +88,39 @@ class LocalDispatcher:
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             waiting.put(job)
-        servers = {flavour: self._server(context, flavour, units[0]) for flavour in sorted({_flavour(job) for job in jobs})}
-        workers = [threading.Thread(target=self._work, args=(context, waiting, unit, servers), daemon=True) for unit in units[: len(jobs)]]
+        for flavour in sorted({_flavour(job) for job in jobs}):
+            self._server(context, flavour, units[0])  # all at once: importing takes seconds
+        workers = [threading.Thread(target=self._work, args=(context, waiting, unit), daemon=True) for unit in units[: len(jobs)]]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
 
-    def _work(self, context: RunContext, waiting: queue.SimpleQueue[Job], unit: Unit, servers: Mapping[Flavour, ForkServer]) -> None:
+    def _work(self, context: RunContext, waiting: queue.SimpleQueue[Job], unit: Unit) -> None:
         try:
             with _watch(context, unit) as telemetry:
                 while not self._cancelled.is_set():
                     job = waiting.get_nowait()
-                    for done in Supervisor(context, servers[_flavour(job)], unit, self._cancelled, telemetry).run(job):
+                    server = partial(self._server, context, _flavour(job), unit)
+                    for done in Supervisor(context, server, unit, self._cancelled, telemetry).run(job):
                         self._events.put(done)
-                    self._events.put(JobDone(job))
+                    if not self._cancelled.is_set():
+                        self._events.put(JobDone(job))
         except queue.Empty:
             pass
         except BaseException as error:
             self._events.put(error)
 
     def _server(self, context: RunContext, flavour: Flavour, unit: Unit) -> ForkServer:
-        server = ForkServer(flavour, context.scratch / f"server-{flavour}-{len(self._servers)}", unit.environment)
-        self._servers.append(server)
-        return server
+        """The fork server of a flavour (on a GPU: of the unit), started now where there is none or the last was lost."""
+        key = (flavour, unit.uuid if flavour is Flavour.GPU else "")
+        with self._lock:
+            server = self._live.get(key)
+            if server is None or server.lost:
+                home = context.scratch / f"server-{flavour}-{len(self._servers)}"
+                server = self._live[key] = self._starter.submit(ForkServer, flavour, home, unit.environment).result()
+                self._servers.append(server)
+            return server
 
 
 def _watch(context: RunContext, unit: Unit) -> AbstractContextManager[TelemetryReader | None]:

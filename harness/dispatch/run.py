@@ -22,7 +22,7 @@ from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
 from harness.plan.describe import Description
 from harness.plan.plan import Plan
-from harness.records import Cell, Expected, Record, Status
+from harness.records import Cell, Record, Status
 
 Key = tuple[str, Cell]
 """A kind and a cell: what a plan expects and a run answers."""
@@ -128,8 +128,10 @@ def execute(
         records = [r for entry in done.values() for r in entry]
         records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
         answered = {_key(entry[0]) for entry in done.values()}
-        records += list(_unanswered(plan.expected, answered, context, absent, cancelled.is_set()))
-        finished = _conclude(run, plan.expected, records, absent, cancelled.is_set(), require)
+        records += list(_unanswered(plan, answered, context, absent, cancelled.is_set()))
+        if changed := plan.changed_files():
+            records = [_tainted(r, changed) for r in records]
+        finished = _conclude(plan, run, records, absent, cancelled.is_set(), require)
         store.write(finished, records, replace=True)
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
         return Outcome(finished, records)
@@ -157,14 +159,13 @@ def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
     return RunContext(run["run_id"], tree.commit, tree.tree, tree.dirty, tree.code_digest, plan.code.root, jobs_dir, scratch, digests)
 
 
-def _unanswered(
-    expected: Sequence[Expected], answered: Set[Key], context: RunContext, absent: set[str], cancelled: bool
-) -> Iterator[Record]:
+def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set[str], cancelled: bool) -> Iterator[Record]:
     """A record for every planned cell that nothing came of: silence is never green."""
-    for one in expected:
+    on_unit = _on_unit(plan)
+    for one in plan.expected:
         if (one.kind, one.cell) in answered:
             continue
-        if one.cell.device in absent:
+        if one.kind in on_unit and one.cell.device in absent:
             status, reason = Status.NO_CAPACITY, f"no unit of {one.cell.device} is reachable"
         elif cancelled:
             status, reason = Status.CANCELLED, "the run was stopped"
@@ -190,20 +191,35 @@ def _unanswered(
         )
 
 
+def _on_unit(plan: Plan) -> set[str]:
+    """The kinds that need the device itself."""
+    return {kind.name for kind in plan.description.kinds if kind.on == "unit"}
+
+
 def cell_status(records: Sequence[Record]) -> Status:
     """The status of a cell: the worst of its records'."""
     order = {status: place for place, status in enumerate((Status.SKIPPED, Status.OK))}
     return max((Status(r.status) for r in records), key=lambda s: order.get(s, len(order) + (1 if s.failed else 0)))
 
 
+def _tainted(record: Record, changed: Sequence[str]) -> Record:
+    """A record of a run whose code changed while it ran: nobody knows what was measured."""
+    if Status(record.status).resumable:
+        return record
+    reason = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"
+    return replace(record, value=None, samples=None, status=str(Status.INVALID), reason=reason)
+
+
 def _conclude(
-    run: dict[str, Any], expected: Sequence[Expected], records: Sequence[Record], absent: set[str], cancelled: bool, require: Sequence[str]
+    plan: Plan, run: dict[str, Any], records: Sequence[Record], absent: set[str], cancelled: bool, require: Sequence[str]
 ) -> dict[str, Any]:
     by_cell: dict[Key, list[Record]] = {}
     for record in records:
         by_cell.setdefault(_key(record), []).append(record)
-    statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in expected}
-    missing = sorted(set(require) - {cell.device for (_, cell), status in statuses.items() if status is not Status.NO_CAPACITY})
+    statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in plan.expected}
+    on_unit = _on_unit(plan)
+    reached = {cell.device for (kind, cell), status in statuses.items() if kind in on_unit and status is not Status.NO_CAPACITY}
+    missing = sorted(set(require) - reached)
     if cancelled:
         code = 130
     elif any(status.failed for status in statuses.values()):
@@ -242,13 +258,15 @@ def _signals(dispatcher: Dispatcher) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def check_resumable(run: dict[str, Any], plan: Plan) -> None:
-    """Refuse to resume a run whose code or plan is no longer the one that was started.
+def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
+    """Refuse to resume a run whose code, plan or journal is no longer the one that was started.
 
     Raises:
-        HarnessError: the code digest or the planned cells differ.
+        HarnessError: the code digest or the planned cells differ; or the run has ended and its journal is gone.
     """
     asked = f"--resume {run['run_id']}"
+    if run.get("finished_at") and not (folder / "journal.jsonl").exists():
+        raise HarnessError(asked, f"the run has ended, and its journal is not in {folder}", "resume it where it ran, or submit anew")
     if run["code_digest"] != plan.tree.code_digest:
         raise HarnessError(
             asked,

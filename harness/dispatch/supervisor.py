@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,10 +27,13 @@ from harness.dispatch.protocol import CellDone, RunContext
 from harness.measure.environment import with_id
 from harness.plan.jobs import Job, Turn
 from harness.records import COLUMNS, Cell, Record, Status
+from harness.store.tables import to_table
 
 FIRST_CELL_S = 120.0
 """How long a launch may take to import the kernels and reach its first cell."""
 POLL_S = 0.1
+RESTARTS = 2
+"""How often a turn goes on in a new fork server after losing one."""
 DRAIN_S = 1.0
 MAX_LINE = 16 << 20
 READING = {"metric", "value", "status", "reason", "columns"}
@@ -60,14 +63,19 @@ class Supervisor:
     """Runs jobs on one unit, one launch at a time.
 
     Args:
-        server: the fork server in which its launches start.
+        server: gives the fork server in which its launches start: a new one after a loss.
         unit: the unit, named in the records.
         cancelled: when set, what runs is killed and nothing more starts.
         telemetry: watches the unit; None where it has no sensors.
     """
 
     def __init__(
-        self, context: RunContext, server: ForkServer, unit: Unit, cancelled: threading.Event, telemetry: Telemetry | None = None
+        self,
+        context: RunContext,
+        server: Callable[[], ForkServer],
+        unit: Unit,
+        cancelled: threading.Event,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.context, self.server, self.unit, self.cancelled, self.telemetry = context, server, unit, cancelled, telemetry
         self._environment: dict[str, Any] = {}
@@ -87,7 +95,7 @@ class Supervisor:
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)
-        number = 0
+        number = lost = 0
         while remaining and not self.cancelled.is_set():
             number += 1
             name = f"{job.job_id}-{turn.position}-{number}"
@@ -97,8 +105,11 @@ class Supervisor:
                     if done.cell in remaining:  # a cell that is taken back has ended already
                         remaining.remove(done.cell)
                     yield done
-            except ServerLost as lost:
-                yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {lost}")
+            except ServerLost as error:
+                lost += 1
+                if lost <= RESTARTS:
+                    continue
+                yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {error}")
                 return
             if len(remaining) == before and not self.cancelled.is_set():
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"launch_failed: {self._log_tail(name)}")
@@ -116,7 +127,7 @@ class Supervisor:
         read, write = os.pipe()
         try:
             with (scratch / "log.txt").open("wb") as log:
-                launch = self.server.launch(name, spec, write, log.fileno())
+                launch = self.server().launch(name, spec, write, log.fileno())
         except ServerLost:
             os.close(read)
             raise
@@ -135,20 +146,25 @@ class Supervisor:
                 elif kind == "begin":
                     current, began_ns = self._expected(message, cells), time.monotonic_ns()
                 elif kind == "end":
-                    current = None
-                    ended.append(self._expected(message, cells))
                     seen, began_ns = self._seen(began_ns), None
-                    yield CellDone(job, ended[-1], tuple(self._records(job, turn, name, message, seen)))
+                    records = tuple(self._records(job, turn, name, message, seen))
+                    to_table(records, f"what {name} sent")  # a record that cannot be stored must not reach the journal
+                    ended.append(self._expected(message, cells))
+                    current = None
+                    yield CellDone(job, ended[-1], records)
                 elif kind == "retract":
                     yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
                 else:
                     raise BadMessage(f"message of type {kind!r}")
-        except (BadMessage, KeyError, TypeError, ValueError) as error:
-            ending = Ending(killed=Status.INVALID, reason=f"bad_message: {error}"[:300])
+        except Exception as error:  # whatever a launch sends, only its own cell may suffer from it
+            words = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
+            ending = Ending(killed=Status.INVALID, reason=f"bad_message: {words:.300}")
         finally:
             launch.kill()
             launch.ended.wait(5)
             os.close(read)
+        if current is None and ending.killed is None and launch.ended.is_set() and launch.status is None:
+            raise ServerLost("it ended between two cells")
         if current is None and ending.killed is not None:
             current = next((cell for cell in cells if cell not in ended), None)
         if current is not None and not self.cancelled.is_set():
@@ -219,6 +235,8 @@ class Supervisor:
     def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any], seen: dict[str, Any]) -> Iterator[Record]:
         cell = Cell.parse(message["cell"])
         common = {"started_at": message["started_at"], "duration": message["duration"]}
+        if not message["readings"]:
+            raise BadMessage(f"no reading of {cell}")
         for reading in message["readings"]:
             if set(reading) != READING or not set(reading["columns"]) <= set(COLUMNS):
                 raise BadMessage(f"reading with fields {sorted(reading)}")

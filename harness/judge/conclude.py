@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from harness.judge.model import Finding, Policy, Reason, Verdict
+from harness import metrics
+from harness.judge.model import INTERPRETER, Finding, Policy, Reason, Verdict
+from harness.metrics import Rule
 
 COMPARED = frozenset({Verdict.BROKEN, Verdict.DRIFTED, Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED})
 UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INCOMPARABLE})
@@ -31,6 +33,8 @@ def effect(finding: Finding, policy: Policy, measured: Collection[tuple[str, str
     """
     if finding.reason in INFORMS:
         return 0
+    if finding.device == INTERPRETER and metrics.metric(finding.metric).rule is Rule.TIME and finding.verdict in UNDECIDED:
+        return 0  # the interpreter has no time that could be judged, so none is missing
     if finding.reason in INFORMS_UNLESS_NAMED and finding.metric not in policy.metrics:
         return 0
     if finding.verdict is Verdict.MISSING and not (finding.device in policy.require or (finding.device, finding.kind) in measured):

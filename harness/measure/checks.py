@@ -18,9 +18,11 @@ import torch
 from harness.authoring.model import Inputs, Kernel, Tolerance
 from harness.measure.data import torch_dtype
 from harness.measure.guards import Breach, unwritten
-from harness.measure.numerics import Errors, bit_equal, bits, compare
+from harness.measure.numerics import Errors, any_finite, bit_equal, bits, compare
 from harness.measure.subject import Subject
 from harness.records import Status
+
+COMPLEX = "complex tensors are not supported; give the real and the imaginary part as two tensors"
 
 
 class Defect(StrEnum):
@@ -120,12 +122,28 @@ def _reference_is_unfit(trial: Trial) -> str | None:
         value = trial.reference[name]
         if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
             return f"{name} is {value.dtype}; compute it in fp32 or fp64"
+        if isinstance(value, torch.Tensor) and value.is_complex():
+            return f"{name} is {value.dtype}: {COMPLEX}"
     for name, tensor in trial.mutated.items():
         value = trial.reference[name]
+        if tensor.is_complex():
+            return f"the input {name} that it replaces is {tensor.dtype}: {COMPLEX}"
         if not isinstance(value, torch.Tensor) or value.shape != tensor.shape:
             return f"{name} is {_shape_of(value)} and the input it replaces {tuple(tensor.shape)}"
     if not trial.mutated and all(trial.reference[name] is None for name in variant.outputs or ()):
         return "it gives nothing to compare"
+    return _has_nothing_finite(trial)
+
+
+def _has_nothing_finite(trial: Trial) -> str | None:
+    """NaN equals NaN, so such a reference would pass a variant that gives nothing but NaN."""
+    for name in (*(trial.subject.variant.outputs or ()), *trial.mutated):
+        value = trial.reference[name]
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            continue
+        compared = trial.touched(name, value)
+        if compared.numel() and not any_finite(compared):
+            return f"{name} has no finite element among the {compared.numel()} compared: choose inputs that do not blow up"
     return None
 
 
@@ -144,6 +162,8 @@ def _wrong_outputs(trial: Trial) -> str | None:
             return f"{name} is returned where the reference has none"
         if value is not None and not isinstance(value, torch.Tensor):
             return f"{name} is of type {type(value).__name__}, not a tensor"
+        if value is not None and value.is_complex():
+            return f"{name} is {value.dtype}: {COMPLEX}"
     return None
 
 

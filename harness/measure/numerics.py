@@ -1,6 +1,7 @@
 """Error measures between a tensor and its reference: relative L2, maximum, cosine, ULP, and where it is worst.
 
-Everything is computed in fp64, in pieces, so that a large tensor needs little memory beside its own.
+Everything is computed in fp64, in pieces, so that a large tensor needs little memory beside its own. Two integers differ by
+exactly 0 only where they are equal, also beyond 2**53, where fp64 has gaps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Errors:
         norm_ratio: ||actual|| / ||reference||; 1 where both are zero, infinite where only the reference is.
         mismatches: elements where one is NaN or infinite and the other is not the same.
         worst_index: a mismatch, else the largest absolute difference; None for an empty tensor.
-        worst_actual: the actual value there.
+        worst_actual: the actual value there, an int for integers.
         worst_reference: the reference there.
     """
 
@@ -41,8 +42,8 @@ class Errors:
     norm_ratio: float
     mismatches: int
     worst_index: tuple[int, ...] | None
-    worst_actual: float | None
-    worst_reference: float | None
+    worst_actual: int | float | None
+    worst_reference: int | float | None
 
     def within(self, rel_l2: float, cosine: float | None = None) -> bool:
         """Whether the relative L2 error and, where given, the cosine keep their limits; NaN never does."""
@@ -52,7 +53,12 @@ class Errors:
 
     def at_worst(self) -> str:
         """The worst element in words: `[3, 17]: got 0.5, expected 0.25`."""
-        return f"{list(self.worst_index or ())}: got {self.worst_actual:.6g}, expected {self.worst_reference:.6g}"
+        return f"{list(self.worst_index or ())}: got {_shown(self.worst_actual)}, expected {_shown(self.worst_reference)}"
+
+
+def _shown(value: int | float | None) -> str:
+    """Integers in full: six digits would not tell two large ones apart."""
+    return f"{value:d}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
@@ -61,8 +67,10 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
     NaN and infinity in the reference are expected at the same place; such pairs are equal and enter no measure.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: the shapes differ, or a tensor is complex.
     """
+    if actual.is_complex() or reference.is_complex():
+        raise ValueError(f"compare: complex tensors are not supported, actual is {actual.dtype}, the reference {reference.dtype}")
     if actual.shape != reference.shape:
         raise ValueError(f"compare: actual has shape {tuple(actual.shape)}, the reference {tuple(reference.shape)}")
     flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
@@ -88,8 +96,8 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
         norm_ratio=math.inf if infinite else own / expected if expected > 0 else math.inf if own > 0 else 1.0,
         mismatches=mismatches,
         worst_index=place,
-        worst_actual=float(flat_actual[worst_at]),
-        worst_reference=float(flat_reference[worst_at]),
+        worst_actual=flat_actual[worst_at].item(),
+        worst_reference=flat_reference[worst_at].item(),
     )
 
 
@@ -106,11 +114,38 @@ def _compare_piece(actual: torch.Tensor, reference: torch.Tensor) -> list[float]
     mismatch = ~(both_finite | (a == r) | (a.isnan() & r.isnan()))
     ulp = torch.where(both_finite, ulp_distance(actual, reference), 0.0).max()
     a, r = torch.where(both_finite, a, 0.0), torch.where(both_finite, r, 0.0)
-    difference = a - r
+    difference = _integer_difference(actual, reference) if _are_integers(actual, reference) else a - r
     worst, at = torch.where(mismatch, math.inf, difference.abs()).max(dim=0)
     sums = (difference.square().sum(), a.square().sum(), r.square().sum(), (a * r).sum())
     found = torch.stack([*sums, ulp, mismatch.sum().double(), worst, at.double()])
     return found.tolist()
+
+
+def any_finite(tensor: torch.Tensor) -> bool:
+    """Whether a real tensor has an element that is neither NaN nor infinite."""
+    flat = tensor.reshape(-1)
+    pieces = (flat[begin : begin + PIECE] for begin in range(0, flat.numel(), PIECE))
+    return any(bool(piece.double().isfinite().any()) for piece in pieces)  # not every dtype (fp8) has an isfinite of its own
+
+
+def _are_integers(*tensors: torch.Tensor) -> bool:
+    return not any(tensor.dtype.is_floating_point for tensor in tensors)
+
+
+def _integer_difference(actual: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Actual minus reference, both of integers or bools (fp64): rounded once, so 0 only where they are equal."""
+    # 64-bit integers round in fp64 and their difference can overflow; each half of the bits does neither.
+    (high, low), (other_high, other_low) = _halves(actual), _halves(reference)
+    return (high - other_high) * 2.0**32 + (low - other_low)
+
+
+def _halves(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The multiple of 2**32 and the rest (0 to 2**32 - 1) that make up each integer (fp64, both exact)."""
+    wide = bits(values) if values.dtype == torch.uint64 else values.long()
+    high = wide >> 32
+    if values.dtype == torch.uint64:
+        high &= 0xFFFFFFFF
+    return high.double(), (wide & 0xFFFFFFFF).double()
 
 
 def ulp_distance(actual: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -119,7 +154,8 @@ def ulp_distance(actual: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     The reference is rounded to that dtype first; both zeros are one value. Integers give their difference.
     """
     if not actual.dtype.is_floating_point:
-        return (actual.double() - reference.double()).abs()
+        exact = _are_integers(actual, reference)
+        return (_integer_difference(actual, reference) if exact else actual.double() - reference.double()).abs()
     one, other = _ordinal(actual), _ordinal(reference.to(actual.dtype))
     # Of opposite signs the integer difference could overflow, so magnitudes are added in fp64.
     apart = one.abs().double() + other.abs().double()
@@ -134,8 +170,13 @@ def _ordinal(values: torch.Tensor) -> torch.Tensor:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the tensor's bits as signed integers of the same size: what equal results share, NaN included."""
-    return tensor.detach().view(_INTEGERS[tensor.element_size()])
+    """A view of the tensor's bits as signed integers of the same size: what equal results share, NaN included.
+
+    Of a complex tensor the bits of both parts, along a new last axis.
+    """
+    tensor = tensor.detach()
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.view(_INTEGERS[real.element_size()])
 
 
 def bit_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

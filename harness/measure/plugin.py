@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         raise pytest.UsageError("job files measure: run them without pytest-xdist (-n), which shares the device between workers")
     try:
-        name = launch_request.device if launch_request else resolve_devices([config.getoption("--device")], load_devices())[0]
+        name = launch_request.device if launch_request else _one_device(config.getoption("--device"))
         if name == "cpu":
             _interpret()
         workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
@@ -110,6 +110,13 @@ def pytest_configure(config: pytest.Config) -> None:
         launch_request.emitter.send({"type": "environment", "environment": found, "node": node_name()})
 
 
+def _one_device(name: str) -> str:
+    found = resolve_devices([name], load_devices())
+    if len(found) != 1:
+        raise pytest.UsageError(f"--device {name} stands for {', '.join(found)}: by hand a job file runs on one device")
+    return found[0]
+
+
 def _interpret() -> None:
     if "triton" in sys.modules:
         from triton import knobs
@@ -124,7 +131,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames:
         kind = load_kind(Path(metafunc.module.__file__ or ""))
         subjects = _subjects(metafunc.config, kind)
+        _check_by_hand(kind, subjects)
         metafunc.parametrize("subject", subjects, ids=[str(s.cell) for s in subjects], indirect=False)
+
+
+def _check_by_hand(kind: Kind, subjects: Sequence[Subject]) -> None:
+    """Refuse a run by hand that could only fail for want of cells, of a target or of the GPU."""
+    if launch_request is not None:
+        return
+    if not subjects:
+        raise pytest.UsageError("no cell is left: widen --kernel, --variant, --case or --tag, or name another --device")
+    device, where = subjects[0].device, subjects[0].torch_device
+    if kind.on == "host" and device.triton_target is None:
+        raise pytest.UsageError(f"nothing is compiled for {device.name}: name a GPU with --device; none needs to be here")
+    if where == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise pytest.UsageError(f"no {device.name} is here: torch sees no GPU")
 
 
 def _subjects(config: pytest.Config, kind: Kind) -> list[Subject]:
@@ -251,7 +275,8 @@ def _blame(error: BaseException) -> Reading:
     import torch
     from triton.errors import TritonError
 
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    text = words.encode("utf-8", "backslashreplace").decode()
     if isinstance(error, torch.OutOfMemoryError):
         return _reading(Status.OOM, text)
     if isinstance(error, TritonError):

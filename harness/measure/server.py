@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.devices.processes import die_with_parent
+from harness.devices.processes import adopt_orphans, children, die_with_parent
 
 
 def _preload(kind: str) -> None:
@@ -31,7 +31,7 @@ def _preload(kind: str) -> None:
     import triton
 
     import harness.measure.launch
-    import harness.measure.plugin  # noqa: F401
+    import harness.measure.plugin
 
     del pytest, triton, pytest_benchmark
     if kind == "static":
@@ -122,8 +122,18 @@ class Server:
                 return
             launch = self.children.pop(pid, None)
             _kill_group(pid)  # what the launch started and left behind
+            self._kill_orphans()
             if launch is not None:
                 self._send({"launch": launch, "status": status})
+
+    def _kill_orphans(self) -> None:
+        """End what launches started in sessions of their own and left behind: it is this process's to reap now."""
+        while orphans := [pid for pid in children() if pid not in self.children]:
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
 
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionError):
@@ -133,6 +143,8 @@ class Server:
         """Kill every child with all it started."""
         for pid in self.children:
             _kill_group(pid)
+        self.children.clear()
+        self._kill_orphans()
 
 
 def _kill_group(pid: int) -> None:
@@ -144,6 +156,7 @@ def main() -> None:
     """Serve on the socket whose descriptor the command line names."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
+    adopt_orphans()
     channel = socket.socket(fileno=int(sys.argv[1]))
     _preload(sys.argv[2])
     server = Server(channel)

@@ -2,6 +2,7 @@
 take the command line down and the command line never imports torch.
 
     python -m harness.plan.describe ROOT        prints the description as JSON
+    python -m harness.plan.describe ROOT FD     writes it to that file descriptor: files that are read may print
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,22 +97,40 @@ def describe(workspace: Workspace) -> Description:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     env.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "harness.plan.describe", str(workspace.root)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
+    status, text, said = _ask(workspace.root, env)
     try:
-        answer = json.loads(lines[-1])
-    except (IndexError, json.JSONDecodeError):
-        tail = "\n".join((done.stderr or done.stdout).splitlines()[-3:])
+        answer = json.loads(text)
+    except json.JSONDecodeError:
+        tail = "\n".join(said.splitlines()[-3:])
         raise errors.WorkspaceError(
             f"the kernels and jobs of {workspace.root}",
-            f"reading them ended with status {done.returncode}: {tail}",
+            f"reading them ended with status {status}: {tail}",
             "install the extra `kernels` if torch or triton is missing; else mend the file named above",
         ) from None
     if "error" in answer:
         kind = getattr(errors, answer["error"].pop("type"))
         raise kind(**answer["error"])
     return _from_json(answer)
+
+
+def _ask(root: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run this module on a workspace: its exit status, its answer, and what it said on standard error, else on output."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, encoding="utf-8") as answer, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        command = [sys.executable, "-m", "harness.plan.describe", str(root), str(writer)]
+        try:
+            child = subprocess.Popen(command, env=env, stdout=out, stderr=err, pass_fds=(writer,))
+        finally:
+            os.close(writer)  # the child's copy is then the last, and the answer ends with it
+        try:
+            text = answer.read()
+            status = child.wait()
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        said = [file.read().decode(errors="replace") for file in (err, out) if file.seek(0) == 0]
+    return status, text, said[0] or said[1]
 
 
 def _engine_path() -> str:
@@ -164,14 +185,22 @@ def _read(workspace: Workspace) -> Description:
 
 
 def main() -> int:
-    """Print the description of the workspace named on the command line, or the error."""
+    """Write the description of the workspace named on the command line, or the error."""
+    root, *descriptors = sys.argv[1:]
+    for descriptor in descriptors:
+        os.set_inheritable(int(descriptor), False)  # a process that a kernel file starts must not keep it open
     try:
-        answer = asdict(_read(read_workspace(Path(sys.argv[1]))))
+        answer = asdict(_read(read_workspace(Path(root))))
         for kind in answer["kinds"]:
             kind["cells"] = [list(cell.values()) for cell in kind["cells"]]
     except errors.HarnessError as error:
         answer = {"error": {"type": type(error).__name__, "asked": error.asked, "found": error.found, "do": error.do}}
-    print(json.dumps(answer))  # noqa: T201 -- the parent reads it
+    text = json.dumps(answer)
+    if not descriptors:
+        print(text)  # noqa: T201 -- a person reads it
+    for descriptor in descriptors:
+        with os.fdopen(int(descriptor), "w", encoding="utf-8") as pipe:
+            pipe.write(text)
     return 0
 
 

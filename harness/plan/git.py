@@ -9,6 +9,20 @@ from pathlib import Path
 
 from harness.errors import RefError
 
+_FOREIGN = frozenset(
+    (
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_COMMON_DIR",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_NAMESPACE",
+        "GIT_PREFIX",
+    )
+)
+"""Variables by which a caller, such as a git hook, says which repository is meant: ours is that of the folder."""
+
 
 class GitFailed(Exception):
     """A git command ended with an error; the text is git's own."""
@@ -37,17 +51,18 @@ class Git:
         """Path of `folder` below the root, empty or ending in a slash."""
 
     def run(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
-        """Run a git command and return its output, stripped.
+        """Run a git command and return its output without its last line's end.
 
         Raises:
             GitFailed: git ended with an error.
         """
-        return self.raw(*args, stdin=stdin, env=env).decode("utf-8", "surrogateescape").strip()
+        return self.raw(*args, stdin=stdin, env=env).decode("utf-8", "surrogateescape").removesuffix("\n")
 
     def raw(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
         """As `run`, bytes."""
         # optional locks off: a status here must not disturb a git command of the user's
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
+        inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
         try:
             done = subprocess.run(["git", *args], cwd=self.folder, input=stdin, env=environment, capture_output=True, check=False)
         except FileNotFoundError as error:

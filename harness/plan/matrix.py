@@ -53,7 +53,7 @@ def read_matrix(name: str, jobs_dir: Path) -> list[Entry]:
         raise WorkspaceError(f"matrix {name!r} in {file}", f"bad TOML: {error}", "mend the file") from error
     table = data if name.endswith(".toml") else data.get(name)
     if table is None:
-        raise UnknownNameError.of("matrix", name, data, f"choose one of them, add it to {file}, or give a path to a .toml file")
+        raise UnknownNameError.of("matrix", name, data, "choose one of them, add it to jobs/matrix.toml, or give a path to a .toml file")
     cells = table.get("cells") if isinstance(table, dict) else None
     if not isinstance(cells, list) or not cells:
         raise WorkspaceError(f"matrix {name!r} in {file}", "no list `cells`", "give [[NAME.cells]] entries with kind, devices and tags")

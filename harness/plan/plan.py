@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.authoring.workspace import Workspace
@@ -12,7 +13,7 @@ from harness.plan.git import Git
 from harness.plan.jobs import Job, make_jobs
 from harness.plan.matrix import Filters, expand, read_matrix
 from harness.plan.refs import resolve
-from harness.plan.trees import Tree, checkout
+from harness.plan.trees import Tree, checkout, differences, listing
 from harness.records import Expected
 
 LAUNCHES = 3
@@ -26,6 +27,7 @@ class Plan:
     Args:
         code: the workspace as it runs, written from `tree`.
         matrix: the name the user gave.
+        files: path below `code` -> git blob id.
     """
 
     tree: Tree
@@ -34,6 +36,11 @@ class Plan:
     description: Description
     expected: tuple[Expected, ...]
     jobs: tuple[Job, ...]
+    files: Mapping[str, str]
+
+    def changed_files(self) -> list[str]:
+        """Files of `code` that are no longer what was checked out; empty while nobody touched them."""
+        return differences(self.files, self.code.root)
 
 
 def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters, launches: int = LAUNCHES) -> Plan:
@@ -58,8 +65,13 @@ def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: 
     description = describe(code)
     expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
     if not expected:
-        raise Undecided(
-            f"matrix {matrix!r} with {filters}", "no cell is left", "widen the filters; `harness plan` shows what a matrix holds"
-        )
+        raise Undecided(_shown(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
     jobs = make_jobs(expected, description.kinds, tree.code_digest, launches)
-    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs))
+    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree))
+
+
+def _shown(matrix: str, filters: Filters) -> str:
+    """A selection as the command line says it."""
+    named = {"kernel": filters.kernels, "device": filters.devices, "kind": filters.kinds}
+    options = [f"--{option} {value}" for option, values in named.items() for value in values]
+    return " ".join([f"--matrix {matrix}", *options])

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -86,41 +87,72 @@ def code_digest(git: Git, tree: str) -> str:
 
 
 def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
-    """Write the code of a tree below `.harness/trees/` and return it as a workspace; kept and reused by its digest.
+    """Write the code of a tree below `.harness/trees/` and return it as a workspace.
+
+    It is kept by its digest and used again, once every file in it is found to be what git has: code under test, or a person,
+    may have changed it.
 
     Raises:
         RefError: a symbolic link leads out of the tree, a name is unsafe, or a code path is a submodule.
     """
     target = workspace.state_dir / "trees" / tree.code_digest[:20]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir() and differences(listing(git, tree), target):
+        with tempfile.TemporaryDirectory(prefix=".changed-", dir=target.parent) as aside:
+            target.rename(Path(aside) / "tree")
     if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as part:
-            _write(git, tree, Path(part))
+            written = Path(part) / "tree"
+            _write(git, tree, written)
             try:
-                Path(part).rename(target)
+                written.rename(target)
             except OSError:  # another process wrote the same content first
                 if not target.is_dir():
                     raise
-            else:
-                Path(part).mkdir()  # what TemporaryDirectory removes
     return read_workspace(target)
 
 
-def _write(git: Git, tree: Tree, target: Path) -> None:
+def listing(git: Git, tree: Tree) -> dict[str, str]:
+    """Path below the workspace -> git blob id, of every file that `checkout` writes."""
+    return {str(path): blob for _, _, blob, path in _entries(git, tree)}
+
+
+def differences(files: Mapping[str, str], target: Path) -> list[str]:
+    """Paths below `target` that are missing, changed or added; a link counts as the text of its target."""
+    found = {str(path.relative_to(target)): path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()}
+    changed = [name for name, blob in files.items() if name not in found or _blob_id(found[name], len(blob)) != blob]
+    return sorted({*changed, *(set(found) - set(files))})
+
+
+def _blob_id(path: Path, digits: int) -> str:
+    data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+    digest = hashlib.sha1(usedforsecurity=False) if digits == 40 else hashlib.sha256()
+    digest.update(b"blob %d\0" % len(data) + data)
+    return digest.hexdigest()
+
+
+def _entries(git: Git, tree: Tree) -> Iterator[tuple[str, str, str, PurePosixPath]]:
+    """Mode, type, id and path below the workspace of every entry that belongs to the code."""
     paths = [git.prefix + p for p in ("kernels", "jobs", "pyproject.toml", *_sources(_table(git, tree.tree)))]
-    listing = git.raw("ls-tree", "-r", "-z", "--full-tree", tree.tree, "--", *paths).decode("utf-8", "surrogateescape")
-    entries = [(meta.split(), name) for meta, _, name in (entry.partition("\t") for entry in listing.split("\0") if entry)]
-    blobs = _blobs(git, [meta[2] for meta, _ in entries if meta[1] == "blob"])
-    for (mode, kind, blob), name in entries:
-        relative = PurePosixPath(name).relative_to(git.prefix or ".")
-        if kind != "blob" or ".." in relative.parts or any(ord(c) < 32 for c in name):
-            raise RefError(f"the code of {tree.ref}", f"{name!r} is a {kind} (mode {mode})", "keep plain files under the code paths")
-        file = target / relative
+    text = git.raw("ls-tree", "-r", "-z", "--full-tree", tree.tree, "--", *paths).decode("utf-8", "surrogateescape")
+    for entry in filter(None, text.split("\0")):
+        meta, _, name = entry.partition("\t")
+        mode, kind, blob = meta.split()
+        yield mode, kind, blob, PurePosixPath(name).relative_to(git.prefix or ".")
+
+
+def _write(git: Git, tree: Tree, target: Path) -> None:
+    entries = list(_entries(git, tree))
+    blobs = _blobs(git, [blob for _, kind, blob, _ in entries if kind == "blob"])
+    for mode, kind, blob, path in entries:
+        if kind != "blob" or ".." in path.parts or any(ord(c) < 32 for c in str(path)):
+            raise RefError(f"the code of {tree.ref}", f"{str(path)!r} is a {kind} (mode {mode})", "keep plain files under the code paths")
+        file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if mode == "120000":
             link = blobs[blob].decode("utf-8", "surrogateescape")
             if link.startswith("/") or not Path(os.path.normpath(file.parent / link)).is_relative_to(target):
-                raise RefError(f"the code of {tree.ref}", f"the link {name} leads out of the tree, to {link}", "replace it by a file")
+                raise RefError(f"the code of {tree.ref}", f"the link {path} leads out of the tree, to {link}", "replace it by a file")
             file.symlink_to(link)
         else:
             file.write_bytes(blobs[blob])

@@ -92,13 +92,21 @@ class Results:
 
 
 def _newest(answers: Iterable[list[Record]]) -> Iterable[Record]:
-    """For every kind of a cell the first answer that a unit gave, else the first."""
+    """For every kind of a cell one answer: a failure wherever there is one, since a rerun until green proves nothing; else
+    the first that a unit gave; else the first.
+    """
     chosen: dict[Key, list[Record]] = {}
     for answer in answers:
         groups: dict[Key, list[Record]] = {}
         for record in answer:
             groups.setdefault((record.kind, record.cell), []).append(record)
         for key, group in groups.items():
-            if key not in chosen or (Status(chosen[key][0].status).resumable and not Status(group[0].status).resumable):
+            if key not in chosen or _weight(group) > _weight(chosen[key]):
                 chosen[key] = group
     return (record for group in chosen.values() for record in group)
+
+
+def _weight(group: list[Record]) -> int:
+    """How much an answer counts against an equally recent one."""
+    statuses = [Status(r.status) for r in group]
+    return 2 if any(s.failed for s in statuses) else 0 if all(s.resumable for s in statuses) else 1

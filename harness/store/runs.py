@@ -6,13 +6,16 @@ The Parquet files stand in a folder of their own so that a reader of Parquet fol
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
+from harness.plan.matrix import Filters
 from harness.records import Cell, Record, Status
 from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
@@ -25,6 +28,45 @@ VERSION = 1
 """Version of run.json."""
 
 _MEND = "restore run.json from where it was copied, or move the run's folder away"
+
+
+def _is_cell(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(Cell.parse(value))
+    except ValueError:
+        return False
+
+
+def _is_filters(value: object) -> bool:
+    known = {field.name for field in fields(Filters)}
+    return isinstance(value, dict) and set(value) <= known and all(_flaw(names, [str], "") is None for names in value.values())
+
+
+_EACH = "*"
+_ANY_RUN = {
+    "run_id": str,
+    "created_at": str,
+    "ref": str,
+    "resolved": str,
+    "commit": str | None,
+    "tree": str,
+    "dirty": bool,
+    "code_digest": str,
+    "matrix": str,
+    "options": {"filters": _is_filters, "require": [str]},
+    "declared": {_EACH: {"variants": [str], "cases": [str]}},
+    "expected": [{"cell": _is_cell, "kind": str, "limit": float | int | None}],
+    "store": {"rows": {_EACH: int}},
+}
+_FINISHED_RUN = {
+    "finished_at": str,
+    "exit_code": lambda value: isinstance(value, int) and value in (0, 1, 3, 130),
+    "by_status": {_EACH: int},
+    "required_missing": [str],
+}
+_RESUMED_RUN = {"options": {"launches": lambda value: isinstance(value, int) and value > 0}}
+"""Keys of run.json that readers use, with their shapes as `_flaw` takes them. A run that a diff made to compile has no
+launches, and is not resumed."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +82,12 @@ class RunInfo:
     """
 
     run_id: str
-    ref: str | None
+    ref: str
     commit: str | None
-    tree: str | None
+    tree: str
     dirty: bool
-    code_digest: str | None
-    matrix: str | None
+    code_digest: str
+    matrix: str
     started_at: str
     finished: bool
     exit_code: int | None
@@ -115,15 +157,14 @@ class RunStore:
         return [self.folder.where(path) for path in files]
 
     def read_run(self, run_id: str) -> dict[str, Any]:
-        """A run's run.json.
+        """A run's run.json, with all that resuming it takes.
 
         Raises:
             UnknownNameError: no such run.
-            StoreError: run.json cannot be read, or was written by a newer harness.
+            StoreError: run.json cannot be read, lacks a key, or was written by a newer harness.
         """
-        run = self._run(run_id)
-        if run is None:
-            raise self._unknown(run_id)
+        run = self._known(run_id)
+        _check(run, _RESUMED_RUN, self.folder.where(f"{run_id}/run.json"))
         return run
 
     def read(self, run_id: str, cell: Cell | None = None) -> tuple[dict[str, Any], Records]:
@@ -133,7 +174,7 @@ class RunStore:
             UnknownNameError: no such run.
             StoreError: a file is missing, corrupt, or not the one that was written; it is named.
         """
-        run = self.read_run(run_id)
+        run = self._known(run_id)
         rows: dict[str, int] = run["store"]["rows"]
         records: list[Record] = []
         for device in sorted(rows) if cell is None else sorted({cell.device} & set(rows)):
@@ -188,6 +229,12 @@ class RunStore:
             if cell.device in info.devices and (records := self.read(info.run_id, cell)[1]):
                 yield info, records
 
+    def _known(self, run_id: str) -> dict[str, Any]:
+        run = self._run(run_id)
+        if run is None:
+            raise self._unknown(run_id)
+        return run
+
     def _run(self, run_id: str) -> dict[str, Any] | None:
         path = f"{run_id}/run.json"
         if self.folder.size(path) is None:
@@ -195,14 +242,14 @@ class RunStore:
         where = self.folder.where(path)
         try:
             run: dict[str, Any] = json.loads(self.folder.read(path))
-            version, rows = run["store"]["version"], run["store"]["rows"]
-            consistent = run["run_id"] == run_id and isinstance(run["created_at"], str) and isinstance(rows, dict)
-        except (ValueError, KeyError, TypeError) as error:
+            version, described = run["store"]["version"], run["run_id"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _MEND) from error
         if version != VERSION:
             raise StoreError(f"the run in {where}", f"version {version}; this harness reads {VERSION}", "install a newer harness")
-        if not consistent:
-            raise StoreError(f"the run in {where}", f"it describes run {run['run_id']!r}", _MEND)
+        if described != run_id:
+            raise StoreError(f"the run in {where}", f"it describes run {described!r}", _MEND)
+        _check(run, _ANY_RUN | (_FINISHED_RUN if run.get("finished_at") else {}), where)
         return run
 
     def _before(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -246,15 +293,48 @@ def exclude_run(records: Iterable[Record], run_id: str) -> list[Record]:
     return [record for record in records if record.run_id != run_id]
 
 
+def _check(run: Mapping[str, Any], shape: Mapping[str, Any], where: str) -> None:
+    """Refuse a run.json that lacks a key, or has a value of another shape than a run writes.
+
+    Raises:
+        StoreError: with the file and the first such key.
+    """
+    if flaw := _flaw(run, shape, ""):
+        raise StoreError(f"the run in {where}", flaw, _MEND)
+
+
+def _flaw(value: Any, shape: Any, at: str) -> str | None:
+    """The first key at or below `at` that is missing or has an unfit value; None where all fit.
+
+    Args:
+        shape: a type or a union of types; a list of one shape, that of every item; a mapping of keys to shapes, those that
+            must be there, or `_EACH`; or a function that says whether a value fits.
+    """
+    fits: bool
+    below: Iterator[str | None] = iter(())
+    if isinstance(shape, Mapping):
+        if fits := isinstance(value, dict):
+            shapes = dict.fromkeys(value, shape[_EACH]) if _EACH in shape else shape
+            below = (_flaw(value[k], s, f"{at}.{k}") if k in value else f"no key {f'{at}.{k}'[1:]!r}" for k, s in shapes.items())
+    elif isinstance(shape, list):
+        if fits := isinstance(value, list):
+            below = (_flaw(item, shape[0], f"{at}[{i}]") for i, item in enumerate(value))
+    elif isinstance(shape, type | UnionType):
+        fits = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+    else:
+        fits = shape(value)
+    return next(filter(None, below), None) if fits else f"key {at[1:]!r} is {reprlib.repr(value)}"
+
+
 def _info(run: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
         run_id=run["run_id"],
-        ref=run.get("ref"),
-        commit=run.get("commit"),
-        tree=run.get("tree"),
-        dirty=bool(run.get("dirty", False)),
-        code_digest=run.get("code_digest"),
-        matrix=run.get("matrix"),
+        ref=run["ref"],
+        commit=run["commit"],
+        tree=run["tree"],
+        dirty=run["dirty"],
+        code_digest=run["code_digest"],
+        matrix=run["matrix"],
         started_at=run["created_at"],
         finished=bool(run.get("finished_at")),
         exit_code=run.get("exit_code"),
@@ -265,4 +345,4 @@ def _info(run: Mapping[str, Any]) -> RunInfo:
 
 def _who(run: Mapping[str, Any]) -> str:
     state = f"finished {run['finished_at']}" if run.get("finished_at") else "unfinished"
-    return f"created {run['created_at']} from {run.get('ref') or 'no ref'} at {run.get('commit') or 'no commit'}, {state}"
+    return f"created {run['created_at']} from {run['ref']} at {run['commit'] or 'no commit'}, {state}"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.authoring.catalogue import load_kind
 from harness.authoring.workspace import find_workspace
 from harness.errors import KernelFileError, WorkspaceError
 from harness.plan.describe import describe
@@ -54,17 +55,31 @@ def test_every_kind_has_its_cells_and_their_limits(repository):
         ("x = (\n", r"kernels/bad\.py:1: SyntaxError"),
         ("\nimport nothing_of_that_name\n", r"kernels/bad\.py:2: ModuleNotFoundError"),
         ("def f():\n    raise OSError('disk')\nf()\n", r"kernels/bad\.py:2: OSError: disk"),
+        ("import sys\n\nsys.exit()\n", r"kernels/bad\.py:3: SystemExit"),
+        ("def main():\n    raise SystemExit('done')\nmain()\n", r"kernels/bad\.py:2: SystemExit: done"),
         ("x = 1\n", "no KERNEL"),
         ("KERNEL = 3\n", "KERNEL is a int"),
         ("from harness import Kernel\nKERNEL = Kernel(variants={})\n", r"kernels/bad\.py:2: TypeError.*reference"),
         ("from harness import Case\nc = Case(M=1,\n  dtype='fp8')\n", r"kernels/bad\.py:2: case dtype 'fp8'"),
     ],
-    ids=["syntax", "import", "in a function", "no kernel", "not a kernel", "no reference", "bad case"],
+    ids=["syntax", "import", "in a function", "exit", "exit in a function", "no kernel", "not a kernel", "no reference", "bad case"],
 )
 def test_a_broken_kernel_file_is_named_with_its_line(repository, text, message):
     repository.write("kernels/bad.py", text)
     with pytest.raises(KernelFileError, match=message):
         describe_repository(repository)
+
+
+def test_an_interrupt_while_a_file_is_read_is_no_fault_of_the_file(tmp_path):
+    (tmp_path / "slow.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        load_kind(tmp_path / "slow.py")
+
+
+def test_a_job_file_that_exits_is_named_with_its_line(tmp_path):
+    (tmp_path / "over.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(KernelFileError, match=r"over\.py:2: SystemExit: 3"):
+        load_kind(tmp_path / "over.py")
 
 
 def test_two_files_with_one_name_are_both_named(repository):

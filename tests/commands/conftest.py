@@ -62,6 +62,8 @@ def put_run(workspace: Path) -> Callable[..., RunStore]:
             "dirty": False,
             "code_digest": "c0de" * 10,
             "matrix": "all",
+            "options": {"filters": {"kernels": [], "devices": [], "kinds": []}, "require": [], "launches": 3},
+            "declared": {r.kernel: {"variants": [r.variant], "cases": [r.case]} for r in found},
             "expected": [{"cell": str(cell), "kind": kind, "limit": None} for cell, kind in {(r.cell, r.kind): None for r in found}],
             "by_status": counts,
             "required_missing": [],

@@ -59,7 +59,7 @@ def test_accept_refuses_a_run_that_failed(put_run: Put, say: Say) -> None:
 
 def test_accept_refuses_a_device_that_the_run_lacks(put_run: Put, say: Say) -> None:
     put_run(1, {})
-    with pytest.raises(UnknownNameError, match="the devices are: h200"):
+    with pytest.raises(UnknownNameError, match="known: h200"):
         say(command, "accept", "run1", "--device", "b200")
 
 

@@ -183,3 +183,43 @@ def _command(process):
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_text_that_no_file_can_hold_costs_its_own_cell(repository):
+    repository.job("if subject.case.N == 8: raise ValueError(chr(0xdcff))")
+    assert statuses(run(repository)) == {("double", "N=8"): ("crash", r"ValueError: \udcff"), ("double", "N=9"): ("ok", None)}
+
+
+@pytest.mark.parametrize(
+    "reading",
+    ["Reading('rel_l2_error', 10**400)", "Reading('rel_l2_error', 0.0, columns={'grid': 5})", "Reading('no_such_metric', 0.0)"],
+    ids=["a huge value", "a column of another type", "an unknown metric"],
+)
+def test_a_reading_that_cannot_be_stored_costs_its_own_cell(repository, reading):
+    repository.job(f"if subject.case.N == 8: record([{reading}])")
+    found = statuses(run(repository))
+    assert found["double", "N=8"][0] == "invalid"
+    assert found["double", "N=9"] == ("ok", None)
+
+
+def test_a_lost_fork_server_is_replaced_and_the_cell_in_hand_is_blamed(repository):
+    repository.job("if subject.case.N == 8: os.kill(os.getppid(), signal.SIGKILL); time.sleep(5)")
+    assert statuses(run(repository)) == {("double", "N=8"): ("crash", "its fork server ended"), ("double", "N=9"): ("ok", None)}
+
+
+def test_a_daemon_that_a_launch_leaves_behind_is_ended(repository, tmp_path):
+    note = tmp_path / "pid"
+    leave = f"open({str(note)!r}, 'w').write(str(os.getpid())), os.execvp('sleep', ['sleep', '60'])"
+    repository.job(f"os.fork() or (os.setsid(), os.fork() and os._exit(0), {leave})")
+    assert run(repository).exit_code == 0
+    assert not Path(f"/proc/{note.read_text()}").exists()
+
+
+def test_code_that_rewrites_itself_is_measured_as_nothing(repository):
+    text = (repository.root / "kernels/scale.py").read_text()
+    repository.write("kernels/scale.py", text.replace("    return x * 2\n", "    open(__file__, 'a').write('# more')\n    return x * 2\n"))
+    repository.job("subject.call(subject.inputs())")
+    outcome = run(repository)
+    assert {status for status, _ in statuses(outcome).values()} == {"invalid"}
+    assert outcome.records[0].reason.startswith("tree_changed: kernels/scale.py")
+    assert outcome.exit_code == 3

@@ -79,7 +79,8 @@ def job(*cells, on="unit"):
 
 
 def records(context, reader, *messages, cells=(FIRST,)):
-    supervisor = Supervisor(context, Server(*messages), GPU, threading.Event(), reader)
+    server = Server(*messages)
+    supervisor = Supervisor(context, lambda: server, GPU, threading.Event(), reader)
     return [record for done in supervisor.run(job(*cells)) for record in done.records]
 
 

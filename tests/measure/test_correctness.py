@@ -152,6 +152,20 @@ class TestOutputs:
         assert {f"outputs: {detail}"} == {r.reason for r in readings}
         assert {(Status.WRONG, None)} == {(r.status, r.value) for r in readings}
 
+    def test_must_be_real(self) -> None:
+        readings = check(lambda x: torch.complex(2 * x, x))
+        assert (readings[0].reason or "").startswith("outputs: y is torch.complex64: complex tensors are not supported")
+        assert {(Status.WRONG, None)} == {(r.status, r.value) for r in readings}
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+    def test_may_come_from_complex_inputs(self, dtype: torch.dtype) -> None:
+        def make_inputs(case: Case, generator: Any) -> dict[str, Any]:
+            return {"x": torch.complex(generator.uniform((4, 6)), generator.uniform((4, 6))).to(dtype)}
+
+        fields: dict[str, Any] = {"make_inputs": make_inputs, "reference": lambda x: {"y": 2 * x.real.double()}}
+        assert outcome(check(lambda x: 2 * x.real.float(), **fields)) == "ok"
+        assert outcome(check(lambda x: 2 * x.mul_(1j).imag.float(), **fields)) == "mutated_input"
+
     def test_that_the_reference_leaves_out_must_be_left_out(self) -> None:
         readings = check(lambda x: (2 * x, x), outputs=("y", "r"), reference=lambda x: {"y": 2 * x.double(), "r": None})
         assert readings[0].reason == "outputs: r is returned where the reference has none"
@@ -341,6 +355,15 @@ class TestTolerance:
         named = Tolerance(0.1, "a test", tensors={"i": 0.1})
         assert outcome(check(off_by_one, tolerance={"fp32": named}, **fields)) == "ok"
 
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.uint64], ids=str)
+    def test_of_an_integer_is_equality_also_where_fp64_rounds(self, dtype: torch.dtype) -> None:
+        def ids(x: torch.Tensor, more: int = 0) -> torch.Tensor:
+            return ((1000 * x).round().long() + 2**60 + more).to(dtype)
+
+        fields: dict[str, Any] = {"outputs": ("i",), "reference": lambda x: {"i": ids(x)}}
+        assert outcome(check(ids, **fields)) == "ok"
+        assert outcome(check(lambda x: ids(x, 1), **fields)) == "beyond_tolerance"
+
 
 class TestCanary:
     """A case whose tolerance would accept a variant that does nothing proves nothing: invalid, not ok."""
@@ -379,6 +402,55 @@ class TestReference:
     def test_must_give_what_is_declared(self, reference: Call, detail: str) -> None:
         readings = check(lambda x: 2 * x, reference=reference)
         assert {(Status.INVALID, f"reference: {detail}", None)} == {(r.status, r.reason, r.value) for r in readings}
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+    def test_without_a_finite_element_proves_no_variant(self, value: float) -> None:
+        readings = check(lambda x: torch.full_like(x, value), reference=lambda x: {"y": torch.full_like(x, value).double()})
+        reason = "reference: y has no finite element among the 24 compared: choose inputs that do not blow up"
+        assert {(Status.INVALID, reason, None)} == {(r.status, r.reason, r.value) for r in readings}
+
+    def test_without_a_finite_element_in_one_of_its_tensors_proves_none(self) -> None:
+        readings = check(
+            lambda x: (2 * x, x / 0 - x / 0), outputs=("y", "z"), reference=lambda x: {"y": 2 * x.double(), "z": x.double() * float("nan")}
+        )
+        assert (readings[0].reason or "").startswith("reference: z has no finite element")
+
+    def test_without_a_finite_element_in_the_live_slots_proves_none(self) -> None:
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            state[slot.long()] = float("nan")
+            return x.clone()
+
+        def reference(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> dict[str, torch.Tensor]:
+            call(x, state, slot)
+            return {"y": x.double(), "state": state.double()}
+
+        readings = check_correctness(subject_of(state_kernel(call, reference=reference)))
+        assert (readings[0].reason or "").startswith("reference: state has no finite element among the 24 compared")
+
+    def test_may_be_all_zero(self) -> None:
+        assert outcome(check(lambda x: 0 * x, reference=lambda x: {"y": torch.zeros_like(x)})) == "ok"
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+    def test_must_be_real(self, dtype: torch.dtype) -> None:
+        readings = check(lambda x: x.to(dtype), reference=lambda x: {"y": x.to(dtype)})
+        reason = f"reference: y is {dtype}: complex tensors are not supported; give the real and the imaginary part as two tensors"
+        assert {(Status.INVALID, reason, None)} == {(r.status, r.reason, r.value) for r in readings}
+
+    def test_of_a_complex_state_leaves_the_cell_undecided(self) -> None:
+        def double(state: torch.Tensor) -> None:
+            state.mul_(2)
+
+        def make_inputs(case: Case, generator: Any) -> dict[str, Any]:
+            return {"state": torch.complex(generator.uniform((3, 4)), generator.uniform((3, 4)))}
+
+        readings = check(
+            double,
+            make_inputs=make_inputs,
+            outputs=(),
+            mutates=("state",),
+            reference=lambda state: {"state": state.real.double()},
+        )
+        assert (readings[0].reason or "").startswith("reference: the input state that it replaces is torch.complex64: complex tensors")
 
     def test_must_give_a_mutated_tensor_whole(self) -> None:
         def reference(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> dict[str, torch.Tensor]:

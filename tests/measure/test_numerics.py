@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.measure import numerics
-from harness.measure.numerics import bit_equal, compare, ulp_distance
+from harness.measure.numerics import any_finite, bit_equal, compare, ulp_distance
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NAN, INF = math.nan, math.inf
@@ -89,6 +89,39 @@ class TestUlp:
         assert (0.0, 0.0, 0.0) == (errors.rel_l2, errors.max_abs, errors.max_ulp)
 
 
+class TestLargeIntegers:
+    """fp64 has no odd number beyond 2**53, so these would be equal if they were compared through it."""
+
+    @pytest.mark.parametrize("at", [2**53, 2**60, -(2**60), 2**63 - 2, -(2**63)], ids=str)
+    def test_that_differ_by_one_are_not_equal(self, at: int) -> None:
+        errors = compare(torch.tensor([5, at + 1]), torch.tensor([5, at]))
+        assert (1.0, 1.0, (1,)) == (errors.max_abs, errors.max_ulp, errors.worst_index)
+        assert 0 < errors.rel_l2 < 1e-15
+        assert not errors.within(0.0)
+
+    @pytest.mark.parametrize("at", [2**53, 2**63 - 1, 2**63, 2**64 - 2], ids=str)
+    def test_that_differ_by_one_are_not_equal_unsigned(self, at: int) -> None:
+        errors = compare(torch.tensor([at + 1], dtype=torch.uint64), torch.tensor([at], dtype=torch.uint64))
+        assert (1.0, 1.0) == (errors.max_abs, errors.max_ulp)
+        assert not errors.within(0.0)
+
+    @pytest.mark.parametrize("at", [2**60 + 1, -(2**63), 2**63 - 1], ids=str)
+    def test_that_are_equal_have_no_error(self, at: int) -> None:
+        errors = compare(torch.tensor([at]), torch.tensor([at]))
+        assert (0.0, 0.0, 0.0) == (errors.rel_l2, errors.max_abs, errors.max_ulp)
+
+    def test_at_both_ends_differ_without_overflow(self) -> None:
+        assert compare(torch.tensor([2**63 - 1]), torch.tensor([-(2**63)])).max_abs == 2.0**64
+
+    def test_of_two_sizes_are_compared_by_value(self) -> None:
+        assert compare(torch.tensor([-3], dtype=torch.int8), torch.tensor([-3])).max_abs == 0
+        assert compare(torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([-1])).max_abs == 2.0**64
+
+    def test_are_written_in_full(self) -> None:
+        errors = compare(torch.tensor([2**60 + 1]), torch.tensor([2**60]))
+        assert errors.at_worst() == "[0]: got 1152921504606846977, expected 1152921504606846976"
+
+
 class TestNonFinite:
     @pytest.mark.parametrize(
         ("actual", "reference"),
@@ -111,6 +144,20 @@ class TestNonFinite:
     def test_an_overflow_of_the_dtype_disagrees_with_a_finite_reference(self) -> None:
         reference = torch.tensor([1e6], dtype=torch.float64)
         assert compare(reference.half(), reference).mismatches == 1
+
+
+class TestAnyFinite:
+    @pytest.mark.parametrize("dtype", [*FLOATS, torch.float8_e5m2], ids=str)
+    def test_needs_one_element_that_is_neither_nan_nor_infinite(self, dtype: torch.dtype) -> None:
+        assert not any_finite(tensor(NAN, INF, -INF, dtype=dtype))
+        assert any_finite(tensor(NAN, INF, 0.0, dtype=dtype))
+
+    def test_looks_at_every_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(numerics, "PIECE", 2)
+        assert any_finite(tensor(NAN, NAN, NAN, NAN, 1.0))
+
+    def test_of_an_empty_tensor_is_false(self) -> None:
+        assert not any_finite(torch.empty(0, 3))
 
 
 class TestWithin:
@@ -155,6 +202,11 @@ class TestCompare:
         with pytest.raises(ValueError, match=r"\(2,\), the reference \(2, 1\)"):
             compare(torch.zeros(2), torch.zeros(2, 1))
 
+    @pytest.mark.parametrize("dtypes", [(torch.complex64, torch.complex64), (torch.complex64, torch.float64)], ids=["both", "one"])
+    def test_refuses_complex_tensors(self, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+        with pytest.raises(ValueError, match="complex tensors are not supported"):
+            compare(torch.zeros(2, dtype=dtypes[0]), torch.zeros(2, dtype=dtypes[1]))
+
     def test_is_the_same_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         values = torch.arange(60.0).reshape(5, 12)
         reference = values.double() + torch.linspace(2, -1, 60, dtype=torch.float64).square().roll(30).reshape(5, 12)
@@ -185,3 +237,10 @@ class TestBitEqual:
         flags = torch.tensor([[True, False], [False, True]])
         assert bit_equal(flags.t(), flags)
         assert not bit_equal(flags[0], flags[1])
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+    def test_takes_complex_tensors(self, dtype: torch.dtype) -> None:
+        values = torch.tensor([1 + 2j, 3 - 4j], dtype=dtype)
+        assert bit_equal(values, values.clone())
+        assert bit_equal(values.conj(), torch.tensor([1 - 2j, 3 + 4j], dtype=dtype))
+        assert not bit_equal(values, values.conj())

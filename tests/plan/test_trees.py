@@ -110,3 +110,20 @@ def test_a_workspace_may_lie_below_the_repositorys_root(repository):
     git = Git(workspace.root)
     code = checkout(git, resolve(git, "HEAD"), workspace)
     assert (workspace.root.name, (code.root / "kernels/scale.py").is_file()) == ("ops", True)
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove"])
+def test_a_checkout_that_somebody_changed_is_written_anew(repository, git, change):
+    workspace = find_workspace(repository.root)
+    code = checkout(git, resolve(git, "HEAD"), workspace)
+    file = code.root / "kernels/scale.py"
+    committed = file.read_text()
+    if change == "edit":
+        file.write_text("# other code")
+    elif change == "add":
+        (code.root / "kernels/sneaked.py").write_text("")
+    else:
+        file.unlink()
+    again = checkout(git, resolve(git, "HEAD"), workspace)
+    assert (again.root / "kernels/scale.py").read_text() == committed
+    assert not (again.root / "kernels/sneaked.py").exists()

@@ -49,7 +49,6 @@ def test_medians_are_kept_and_samples_are_not(store: RunStore, records: list[Rec
         ({"finished_at": None, "exit_code": None}, "it has not finished"),
         ({"exit_code": 1}, "it did not pass: exit code 1"),
         ({"exit_code": 3}, "it did not pass: exit code 3"),
-        ({"exit_code": None}, "it did not pass: exit code None"),
         ({"dirty": True}, "its tree was dirty"),
         ({"commit": None}, "it has no commit"),
         ({"exit_code": 130, "dirty": True, "commit": None}, "it did not pass: exit code 130; its tree was dirty; it has no commit"),

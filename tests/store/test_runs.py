@@ -168,12 +168,13 @@ class TestDamage:
         ("text", "found"),
         [
             ("{", "cannot be read"),
+            ("[" * 200_000, "cannot be read: RecursionError"),
             ("[]", "cannot be read"),
             ('{"run_id": "r1", "created_at": "x"}', "cannot be read: KeyError('store')"),
             ('{"run_id": "r1", "created_at": "x", "store": {"version": 2, "rows": {}}}', "version 2; this harness reads 1"),
             ('{"run_id": "r2", "created_at": "x", "store": {"version": 1, "rows": {}}}', "it describes run 'r2'"),
         ],
-        ids=["torn", "list", "foreign", "newer", "moved"],
+        ids=["torn", "deep", "list", "foreign", "newer", "moved"],
     )
     def test_a_broken_run_json_is_named(self, store: RunStore, parquet: Path, text: str, found: str) -> None:
         path = parquet.parent.parent.parent / "run.json"
@@ -183,6 +184,76 @@ class TestDamage:
                 read()
             assert found in caught.value.found
             assert str(path) in caught.value.asked
+
+
+CELL = "norm/fused/M=4,dtype=bf16@h200"
+
+
+class TestARunJsonThatReadersCannotUse:
+    @pytest.mark.parametrize(
+        "key",
+        [
+            *("created_at", "ref", "resolved", "commit", "tree", "dirty", "code_digest", "matrix", "options", "declared", "expected"),
+            *("exit_code", "by_status", "required_missing"),
+        ],
+    )
+    def test_lacks_a_key(self, store: RunStore, make_run: MakeRun, key: str) -> None:
+        self.put(store, {name: value for name, value in make_run().items() if name != key})
+        self.refused(store, f"no key {key!r}")
+
+    @pytest.mark.parametrize(
+        ("change", "found"),
+        [
+            ({"created_at": 3}, "key 'created_at' is 3"),
+            ({"ref": None}, "key 'ref' is None"),
+            ({"commit": 3}, "key 'commit' is 3"),
+            ({"dirty": "no"}, "key 'dirty' is 'no'"),
+            ({"code_digest": None}, "key 'code_digest' is None"),
+            ({"matrix": ["all"]}, "key 'matrix' is ['all']"),
+            ({"expected": None}, "key 'expected' is None"),
+            ({"expected": {CELL: "latency"}}, "key 'expected' is "),
+            ({"expected": [CELL]}, "key 'expected[0]' is "),
+            ({"expected": [{"cell": "norm", "kind": "latency", "limit": None}]}, "key 'expected[0].cell' is 'norm'"),
+            ({"expected": [{"cell": None, "kind": "latency", "limit": None}]}, "key 'expected[0].cell' is None"),
+            ({"expected": [{"cell": CELL, "kind": 3, "limit": None}]}, "key 'expected[0].kind' is 3"),
+            ({"expected": [{"cell": CELL, "kind": "drift", "limit": "1e-3"}]}, "key 'expected[0].limit' is '1e-3'"),
+            ({"expected": [{"cell": CELL, "kind": "drift", "limit": True}]}, "key 'expected[0].limit' is True"),
+            ({"expected": [{"cell": CELL, "kind": "drift"}]}, "no key 'expected[0].limit'"),
+            ({"declared": ["norm"]}, "key 'declared' is ['norm']"),
+            ({"declared": {"norm": {"variants": ["fused"]}}}, "no key 'declared.norm.cases'"),
+            ({"declared": {"norm": {"variants": "fused", "cases": []}}}, "key 'declared.norm.variants' is 'fused'"),
+            ({"options": []}, "key 'options' is []"),
+            ({"options": {"require": []}}, "no key 'options.filters'"),
+            ({"options": {"filters": {"kernels": "norm"}, "require": []}}, "key 'options.filters' is "),
+            ({"options": {"filters": {"colours": []}, "require": []}}, "key 'options.filters' is "),
+            ({"options": {"filters": {}, "require": "cpu"}}, "key 'options.require' is 'cpu'"),
+            ({"exit_code": 7}, "key 'exit_code' is 7"),
+            ({"by_status": {"ok": "many"}}, "key 'by_status.ok' is 'many'"),
+            ({"store": {"version": 1, "rows": ["cpu"]}}, "key 'store.rows' is ['cpu']"),
+            ({"store": {"version": 1, "rows": {"cpu": None}}}, "key 'store.rows.cpu' is None"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_has_a_value_of_another_shape(self, store: RunStore, make_run: MakeRun, change: dict[str, Any], found: str) -> None:
+        self.put(store, make_run() | change)
+        self.refused(store, found)
+
+    @pytest.mark.parametrize("launches", [{}, {"launches": None}, {"launches": 0}], ids=["none", "null", "zero"])
+    def test_says_no_launches_is_not_resumed_but_read(self, store: RunStore, make_run: MakeRun, launches: dict[str, Any]) -> None:
+        store.save(make_run(options={"filters": {}, "require": [], **launches}))
+        assert store.read("r1")[1] == []
+        with pytest.raises(StoreError, match=r"key 'options\.launches'"):
+            store.read_run("r1")
+
+    def put(self, store: RunStore, run: dict[str, Any]) -> None:
+        store.folder.write("r1/run.json", json.dumps({"store": {"version": 1, "rows": {}}, **run}).encode())
+
+    def refused(self, store: RunStore, found: str) -> None:
+        for read in (lambda: store.read("r1"), lambda: store.read_run("r1"), store.list, lambda: store.resolve("r1")):
+            with pytest.raises(StoreError) as caught:
+                read()
+            assert caught.value.found.startswith(found)
+            assert store.folder.where("r1/run.json") in caught.value.asked
 
 
 class TestNames:
