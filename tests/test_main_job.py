@@ -21,6 +21,7 @@ def bundled(repository):
     """The test repository with the bundled rmsnorm and jobs in the place of its own kernel, committed on main."""
     (repository.root / "kernels/scale.py").unlink()
     shutil.copy(ROOT / "kernels/rmsnorm.py", repository.root / "kernels/rmsnorm.py")
+    shutil.copytree(ROOT / "kernels/_lib", repository.root / "kernels/_lib", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "jobs", repository.root / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     repository.commit("bundled")
     return repository
