@@ -224,10 +224,12 @@ class Assembler:
         lacking = asked - set(_stacks(head_records))
         if lacking:
             head_records = self._with_static(head, head_records, lacking, matrix)
-        differing = {cell for cell in asked if _stacks(base_records).get(cell) != _stacks(head_records).get(cell)}
+        ours, theirs = _stacks(head_records), _stacks(base_records)
+        differing = {cell for cell in asked if theirs.get(cell) != ours.get(cell)}
         if differing:
             base_records = self._with_static(base, base_records, differing, matrix)
-        still = {c for c, stack in _stacks(base_records).items() if c in asked and _stacks(head_records).get(c) not in (None, stack)}
+        ours, theirs = _stacks(head_records), _stacks(base_records)
+        still = {cell for cell, stack in theirs.items() if cell in asked and ours.get(cell) not in (None, stack)}
         if still:
             head_records = self._with_static(head, head_records, still, matrix)
         return base_records, head_records
