@@ -12,22 +12,33 @@ from harness.records import Cell, Record
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """What every record of a run shares, and where its code is.
+class ArmCode:
+    """The code that one arm measures, and where it lies.
 
     Args:
-        root: the code under test, written from `tree`.
-        jobs_dir: folder of the job files.
-        scratch: folder for logs, specs and launch caches.
-        job_digests: kind -> digest of its job file, a part of the records' `method`.
+        root: the code, written from `tree`.
     """
 
-    run_id: str
     commit: str | None
     tree: str
     dirty: bool
     code_digest: str
     root: Path
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What every record of a run shares, and where its code is.
+
+    Args:
+        arms: the code under test by arm: `head`, and `base` where the run is paired.
+        jobs_dir: folder of the job files, head's for both arms.
+        scratch: folder for logs, specs and launch caches.
+        job_digests: kind -> digest of its job file, a part of the records' `method`.
+    """
+
+    run_id: str
+    arms: Mapping[str, ArmCode]
     jobs_dir: Path
     scratch: Path
     job_digests: Mapping[str, str]

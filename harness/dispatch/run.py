@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import harness
 from harness.dispatch.derive import speedups
 from harness.dispatch.journal import Journal
-from harness.dispatch.protocol import CellDone, Dispatcher, Event, RunContext
+from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
 from harness.plan.describe import Description
 from harness.plan.plan import Plan
@@ -156,7 +156,8 @@ def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
         kind.name: hashlib.sha256((jobs_dir / kind.file).read_bytes() + b"\0" + conftest).hexdigest() for kind in plan.description.kinds
     }
     tree = plan.tree
-    return RunContext(run["run_id"], tree.commit, tree.tree, tree.dirty, tree.code_digest, plan.code.root, jobs_dir, scratch, digests)
+    arms = {"head": ArmCode(tree.commit, tree.tree, tree.dirty, tree.code_digest, plan.code.root)}
+    return RunContext(run["run_id"], arms, jobs_dir, scratch, digests)
 
 
 def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set[str], cancelled: bool) -> Iterator[Record]:
@@ -171,13 +172,13 @@ def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set
             status, reason = Status.CANCELLED, "the run was stopped"
         else:
             status, reason = Status.LOST, "its job ended without a record of it"
-        cell = one.cell
+        cell, code = one.cell, context.arms["head"]
         yield Record(
             run_id=context.run_id,
-            commit=context.commit,
-            tree=context.tree,
-            dirty=context.dirty,
-            code_digest=context.code_digest,
+            commit=code.commit,
+            tree=code.tree,
+            dirty=code.dirty,
+            code_digest=code.code_digest,
             kernel=cell.kernel,
             variant=cell.variant,
             case=cell.case,

@@ -174,7 +174,7 @@ class Supervisor:
     def _spec(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> dict[str, Any]:
         context = self.context
         return {
-            "root": str(context.root),
+            "root": str(context.arms[turn.arm].root),
             "jobs_dir": str(context.jobs_dir),
             "kind": job.kind,
             "device": job.device,
@@ -253,19 +253,19 @@ class Supervisor:
 
     def _record(self, job: Job, turn: Turn, cell: Cell, launch: str, columns: dict[str, Any]) -> Record:
         row = metrics.metric(columns["metric"]) if columns["metric"] else None
-        context = self.context
+        code = self.context.arms[turn.arm]
         stamped: dict[str, Any] = {
-            "run_id": context.run_id,
+            "run_id": self.context.run_id,
             "job_id": job.job_id,
             "attempt": 1,
             "arm": turn.arm,
             "block": turn.block,
             "position": turn.position,
             "launch": launch,
-            "commit": context.commit,
-            "tree": context.tree,
-            "dirty": context.dirty,
-            "code_digest": context.code_digest,
+            "commit": code.commit,
+            "tree": code.tree,
+            "dirty": code.dirty,
+            "code_digest": code.code_digest,
             "kernel": cell.kernel,
             "variant": cell.variant,
             "case": cell.case,

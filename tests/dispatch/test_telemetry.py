@@ -71,7 +71,7 @@ def end(cell, evidence=None):
 
 @pytest.fixture
 def context(tmp_path):
-    return RunContext("r1", None, "t", False, "c", tmp_path, tmp_path, tmp_path, {"latency": "d"})
+    return RunContext("r1", {"head": ArmCode(None, "t", False, "c", tmp_path)}, tmp_path, tmp_path, {"latency": "d"})
 
 
 def job(*cells, on="unit"):
