@@ -13,7 +13,7 @@ from harness.devices.units import Unit
 from harness.dispatch import local
 from harness.dispatch.launcher import Launch
 from harness.dispatch.local import LocalDispatcher
-from harness.dispatch.protocol import CellDone, RunContext
+from harness.dispatch.protocol import ArmCode, CellDone, RunContext
 from harness.dispatch.supervisor import Supervisor
 from harness.plan.jobs import Job, Turn
 from harness.records import Cell
