@@ -26,7 +26,7 @@ from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import Cell, Expected, Record, Status
 from harness.store.files import read_parquet
-from harness.store.lookup import Found, Results
+from harness.store.lookup import Found, Pairs, Results
 from harness.store.runs import RunStore
 
 STATIC = "static"
@@ -80,7 +80,14 @@ class Assembler:
         base_ref, head_ref = split_range(text)
         head = self._named(head_ref)
         base, distance = self._base(base_ref, head, exact=exact)
-        if base.found and head.found and base.found.sources == head.found.sources and base.code_digest == head.code_digest:
+        pairs = self._pairs(base, head)
+        if (
+            base.found
+            and head.found
+            and base.found.sources == head.found.sources
+            and base.code_digest == head.code_digest
+            and not pairs.sources
+        ):
             raise Undecided(
                 f"to compare {text}",
                 f"both sides are the same records ({', '.join(sorted(base.found.sources))}): the code is equal",
@@ -93,6 +100,7 @@ class Assembler:
             base_expected = head_expected = None
         else:
             base_records, base_expected, head_expected = self._in_scope(base, head, planned, narrow=matrix is not None)
+            base_records, head_records = self._with_pairs(pairs, base_records, head_records, planned)
             base_records, head_records = self._compile_static(base, head, base_records, head_records, planned, matrix or "all")
         return Sides(
             Side(
@@ -160,6 +168,29 @@ class Assembler:
                     found = Found(tuple(r for r in found.records if r.kind != STATIC), (), found.sources)
                 return self._of_tree(ref, tree, found), ancestor.distance
         return self._of_tree(ref, tree, None), 0
+
+    def _pairs(self, base: Named, head: Named) -> Pairs:
+        """What paired runs of head against base timed; of the one run, where head is one."""
+        if base.tree is None or head.tree is None or head.found is None:
+            return Pairs((), (), ())
+        runs = head.found.sources if head.ref.startswith("run:") else None
+        return self.results.pairs(base.code_digest, head.code_digest, dirty=head.dirty, runs=runs)
+
+    def _with_pairs(
+        self, pairs: Pairs, base_records: list[Record], head_records: list[Record], planned: Sequence[Expected]
+    ) -> tuple[list[Record], list[Record]]:
+        """The records with paired launches in the place of stored ones, but for cells that failed in any of head's runs."""
+        failed = {(r.kind, r.cell) for r in head_records if Status(r.status).failed}
+        cells = {(e.kind, e.cell) for e in planned} & {(r.kind, r.cell) for r in pairs.head} - failed
+        if not cells:
+            return base_records, head_records
+        self.notes.append(f"{len(cells)} cells were timed in pairs by {', '.join(pairs.sources)}")
+
+        def put(records: list[Record], launches: Sequence[Record]) -> list[Record]:
+            kept = [r for r in records if (r.kind, r.cell) not in cells]
+            return kept + [r for r in launches if (r.kind, r.cell) in cells]
+
+        return put(base_records, pairs.base), put(head_records, pairs.head)
 
     def _expected(self, head: Named, matrix: str) -> list[Expected] | None:
         """What head's plan asks for: that of its runs; of the matrix where nothing was run; None for a file, which has no plan."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --kind static\n  harness submit --resume last"
+    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --against main\n  harness submit --resume last"
 )
 @_options.matrix
 @_options.ref
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was stopped: an id, or `last`.")
 @click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
-@click.option("--launches", type=click.IntRange(1), default=3, show_default=True, help="Launches of a timed cell on a GPU.")
+@click.option("--against", metavar="REF", help="Measure the merge base of REF too, the timed cells in pairs (ABBA) in one lease.")
+@click.option(
+    "--launches", type=click.IntRange(1), help="Launches of a timed cell on a GPU (default: 3); with --against a side (default: 6)."
+)
 @click.option("--slots", type=click.IntRange(1), help="Jobs at a time that need no GPU (default: one a core).")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and stop.")
 @_options.format_text_json
@@ -41,7 +44,8 @@ def command(
     require: tuple[str, ...],
     resume: str | None,
     store_uri: str | None,
-    launches: int,
+    against: str | None,
+    launches: int | None,
     slots: int | None,
     dry_run: bool,
     output: str,
@@ -63,7 +67,7 @@ def command(
         plan, run = _resumed(workspace, store, resume)
         required = required or run["options"]["require"]
     else:
-        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required, launches)
+        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required, launches, against)
     if dry_run:
         from harness.commands.plan import show_plan
 
@@ -74,14 +78,17 @@ def command(
     return outcome.exit_code
 
 
-def _fresh(workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str], launches: int) -> tuple[Plan, dict[str, Any]]:
+def _fresh(
+    workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str], launches: int | None, against: str | None
+) -> tuple[Plan, dict[str, Any]]:
     from dataclasses import asdict
     from datetime import UTC, datetime
 
     from harness.dispatch.run import describe_run, new_run_id
-    from harness.plan.plan import make_plan
+    from harness.plan.plan import LAUNCHES, PAIRED_LAUNCHES, make_plan
 
-    plan = make_plan(workspace, ref, matrix, filters, launches)
+    launches = launches or (PAIRED_LAUNCHES if against else LAUNCHES)
+    plan = make_plan(workspace, ref, matrix, filters, launches, against)
     now = datetime.now(UTC)
     return plan, describe_run(plan, new_run_id(now), now, {"filters": asdict(filters), "require": required, "launches": launches})
 
@@ -94,9 +101,13 @@ def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, di
     from harness.plan.trees import Tree
 
     run = store.read_run(store.resolve(name))
-    tree = Tree(run["ref"], run["resolved"], run["commit"], run["tree"], run["code_digest"], run["dirty"])
+
+    def tree(of: dict[str, Any]) -> Tree:
+        return Tree(of["ref"], of["resolved"], of["commit"], of["tree"], of["code_digest"], of["dirty"])
+
     filters = {key: tuple(value) for key, value in run["options"]["filters"].items()}
-    plan = plan_tree(workspace, Git(workspace.root), tree, run["matrix"], Filters(**filters), run["options"]["launches"])
+    against = tree(run["against"]) if run["against"] else None
+    plan = plan_tree(workspace, Git(workspace.root), tree(run), run["matrix"], Filters(**filters), run["options"]["launches"], against)
     check_resumable(run, plan, workspace.runs_dir / run["run_id"])
     return plan, run
 
@@ -108,9 +119,9 @@ def _execute(
     from harness.dispatch.run import execute
 
     with Progress(quiet=output == "json") as progress:
-        progress.say(
-            f"run {run['run_id']}: {plan.tree.resolved}, matrix {plan.matrix}, {len(plan.expected)} cells in {len(plan.jobs)} jobs"
-        )
+        against = f" against {plan.base.tree.resolved}" if plan.base else ""
+        size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
+        progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
         return execute(plan, dispatcher, store, run, workspace.runs_dir / run["run_id"], require=required, observe=progress.observe)
 
 

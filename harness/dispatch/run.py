@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,11 +21,16 @@ from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, RunContext
 from harness.errors import HarnessError
 from harness.plan.describe import Description
+from harness.plan.jobs import Job
 from harness.plan.plan import Plan
 from harness.records import Cell, Record, Status
 
 Key = tuple[str, Cell]
 """A kind and a cell: what a plan expects and a run answers."""
+Answer = tuple[str, Cell, str, int | None]
+"""A kind, a cell, an arm and the position of a launch: what a journal entry answers."""
+HEAD = "head"
+"""The arm that a run is judged by: what base fails is no fault of head's."""
 
 
 class Store(Protocol):
@@ -64,6 +69,7 @@ def declarations(what: Description) -> dict[str, Any]:
 def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
     """run.json of a run that starts: identity, plan, and the options that `--resume` needs."""
     tree = plan.tree
+    against = plan.base and plan.base.tree
     return {
         "run_id": run_id,
         "created_at": now.isoformat(),
@@ -75,6 +81,7 @@ def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]
         "dirty": tree.dirty,
         "code_digest": tree.code_digest,
         "matrix": plan.matrix,
+        "against": against and {name: getattr(against, name) for name in ("ref", "resolved", "commit", "tree", "code_digest", "dirty")},
         "options": options,
         "declared": declarations(plan.description),
         "expected": [{"cell": str(e.cell), "kind": e.kind, "limit": e.limit} for e in plan.expected],
@@ -107,6 +114,8 @@ def execute(
     try:
         store.save(run)
         done = {_answer(entry[0]): entry for entry in journal.entries if not Status(entry[0].status).resumable}
+        for answer in torn(plan.jobs, done):
+            del done[answer]  # a block counts whole, of one lease, or not at all
         capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
         scratch = folder / "scratch"
         context = _context(plan, run, scratch)
@@ -125,12 +134,15 @@ def execute(
                     done[_answer(records[0])] = records
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
+        for answer in torn(plan.jobs, done):
+            done[answer] = [_spoilt(r, "incomplete_block: not every launch of its ABBA block ended well") for r in done[answer]]
         records = [r for entry in done.values() for r in entry]
         records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
-        answered = {_key(entry[0]) for entry in done.values()}
+        answered = {_key(entry[0]) for entry in done.values() if entry[0].arm == HEAD}
         records += list(_unanswered(plan, answered, context, absent, cancelled.is_set()))
         if changed := plan.changed_files():
-            records = [_tainted(r, changed) for r in records]
+            why = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"  # nobody knows what was measured
+            records = [r if Status(r.status).resumable else _spoilt(r, why) for r in records]
         finished = _conclude(plan, run, records, absent, cancelled.is_set(), require)
         store.write(finished, records, replace=True)
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
@@ -144,19 +156,19 @@ def _key(record: Record) -> Key:
     return record.kind, record.cell
 
 
-def _answer(record: Record) -> tuple[str, Cell, str, int | None]:
+def _answer(record: Record) -> Answer:
     """What a journal entry answers: a cell of a kind, in one turn of its job."""
     return record.kind, record.cell, record.arm, record.position
 
 
 def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
-    jobs_dir = plan.code.jobs_dir
+    jobs_dir = plan.code.jobs_dir  # head's, for both arms
     conftest = (jobs_dir / "conftest.py").read_bytes() if (jobs_dir / "conftest.py").exists() else b""
     digests = {
         kind.name: hashlib.sha256((jobs_dir / kind.file).read_bytes() + b"\0" + conftest).hexdigest() for kind in plan.description.kinds
     }
-    tree = plan.tree
-    arms = {"head": ArmCode(tree.commit, tree.tree, tree.dirty, tree.code_digest, plan.code.root)}
+    trees = {arm: (each.tree, each.code.root) for arm, each in plan.arms.items()}
+    arms = {arm: ArmCode(tree.commit, tree.tree, tree.dirty, tree.code_digest, root) for arm, (tree, root) in trees.items()}
     return RunContext(run["run_id"], arms, jobs_dir, scratch, digests)
 
 
@@ -172,7 +184,7 @@ def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set
             status, reason = Status.CANCELLED, "the run was stopped"
         else:
             status, reason = Status.LOST, "its job ended without a record of it"
-        cell, code = one.cell, context.arms["head"]
+        cell, code = one.cell, context.arms[HEAD]
         yield Record(
             run_id=context.run_id,
             commit=code.commit,
@@ -203,11 +215,30 @@ def cell_status(records: Sequence[Record]) -> Status:
     return max((Status(r.status) for r in records), key=lambda s: order.get(s, len(order) + (1 if s.failed else 0)))
 
 
-def _tainted(record: Record, changed: Sequence[str]) -> Record:
-    """A record of a run whose code changed while it ran: nobody knows what was measured."""
-    if Status(record.status).resumable:
-        return record
-    reason = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"
+def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[Answer]:
+    """The answers of blocks of which another launch is missing or of another lease; a block counts whole or not at all.
+
+    A cell that failed under either arm has no pairs, and what is known of it is kept.
+    """
+    found = []
+    for job in jobs:
+        for cell in job.cells:
+            blocks: dict[int, list[Answer]] = {}
+            for turn in job.turns:
+                if turn.block is not None and cell in turn.cells:
+                    blocks.setdefault(turn.block, []).append((job.kind, cell, turn.arm, turn.position))
+            paired = [block for block in blocks.values() if len({arm for _, _, arm, _ in block}) > 1]
+            answered = [[answer for answer in block if answer in done] for block in paired]
+            if any(Status(r.status).failed for block in answered for answer in block for r in done[answer]):
+                continue
+            for block, has in zip(paired, answered, strict=True):
+                if len(has) < len(block) or len({done[answer][0].lease_id for answer in has}) > 1:
+                    found += has
+    return found
+
+
+def _spoilt(record: Record, reason: str) -> Record:
+    """A record that must not be used."""
     return replace(record, value=None, samples=None, status=str(Status.INVALID), reason=reason)
 
 
@@ -216,7 +247,8 @@ def _conclude(
 ) -> dict[str, Any]:
     by_cell: dict[Key, list[Record]] = {}
     for record in records:
-        by_cell.setdefault(_key(record), []).append(record)
+        if record.arm == HEAD:
+            by_cell.setdefault(_key(record), []).append(record)
     statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in plan.expected}
     on_unit = _on_unit(plan)
     reached = {cell.device for (kind, cell), status in statuses.items() if kind in on_unit and status is not Status.NO_CAPACITY}
@@ -268,11 +300,11 @@ def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
     asked = f"--resume {run['run_id']}"
     if run.get("finished_at") and not (folder / "journal.jsonl").exists():
         raise HarnessError(asked, f"the run has ended, and its journal is not in {folder}", "resume it where it ran, or submit anew")
-    if run["code_digest"] != plan.tree.code_digest:
-        raise HarnessError(
-            asked,
-            f"the code has digest {plan.tree.code_digest[:12]} now, the run was started on {run['code_digest'][:12]}",
-            "submit anew; or bring back the code of the run",
-        )
+    digests = {"head": run["code_digest"]} | ({"base": run["against"]["code_digest"]} if run["against"] else {})
+    for arm, before in digests.items():
+        now = plan.arms[arm].tree.code_digest
+        if now != before:
+            found = f"the {arm}'s code has digest {now[:12]} now, the run was started on {before[:12]}"
+            raise HarnessError(asked, found, "submit anew; or bring back the code of the run")
     if {(e["kind"], e["cell"]) for e in run["expected"]} != {(e.kind, str(e.cell)) for e in plan.expected}:
         raise HarnessError(asked, "the plan has other cells now (the harness or devices.toml changed)", "submit anew")

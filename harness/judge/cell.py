@@ -94,7 +94,7 @@ class CellJudge:
             judgement = self.rules[rule].judge(Pair(name, base, head, limits, both))
         before, after = value_of(base), value_of(head)
         # What must not be compared gets no ratio either.
-        ratio = None if judgement.verdict is Verdict.INCOMPARABLE else _ratio(before, after)
+        ratio = None if judgement.verdict is Verdict.INCOMPARABLE else judgement.ratio or _ratio(before, after)
         return self._finding(key, name, judgement, before, after, ratio)
 
     def _whole_cell(self, key: Key, judgement: Judgement) -> Finding:
@@ -119,6 +119,7 @@ class CellJudge:
             base=base,
             head=head,
             ratio=ratio,
+            interval=judgement.interval,
             why=explain(sides.base_index, sides.head_index, cell, kind, name, sides.head) if explained else {},
         )
 

@@ -83,7 +83,12 @@ def _key(record: Record) -> Key:
 
 
 def _question(record: Record) -> tuple[object, ...]:
-    launch = (record.launch, record.block, record.position) if record.kind in REPLICATED else ()
+    if record.kind not in REPLICATED:
+        launch: tuple[object, ...] = ()
+    elif record.block is None:
+        launch = (record.launch, record.position)
+    else:  # paired runs of the same two codes are taken together
+        launch = (record.run_id, record.launch, record.block, record.position)
     return (str(record.cell), record.kind, record.metric, record.attempt, *launch)
 
 

@@ -53,6 +53,12 @@ class Reason(StrEnum):
     ERROR_GREW = "error_grew", "head's error is over twice base's, and by more than 1 % of the tolerance"
     TRADE = "trade", "head is faster, and its error grew: a trade"
 
+    SLOWER = "slower", "paired launches: slower by more than the floor, and the interval leaves out no change"
+    FASTER = "faster", "paired launches: faster by more than the floor, and the interval leaves out no change"
+    NOISY = "noisy", "paired launches: the interval is too wide to say that it changed or that it did not"
+    TOO_FEW_PAIRS = "too_few_pairs", "too few pairs of valid launches"
+    NOT_CONVERGED = "not_converged", "a launch's samples never settled: its median is not known well enough"
+
     GREW = "grew", "it grew by more than its rule allows"
     ATTRIBUTION = "attribution", "it grew or shrank, and the cell's latency verdict decides: this explains it"
 
@@ -140,11 +146,18 @@ class Policy:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and its reason; `detail` is what a record says in words."""
+    """A verdict and its reason; `detail` is what a record says in words.
+
+    Args:
+        ratio: head over base, where statistics estimated it.
+        interval: its confidence interval.
+    """
 
     verdict: Verdict
     reason: Reason
     detail: str | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

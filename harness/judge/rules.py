@@ -9,6 +9,7 @@ from harness import metrics
 from harness.judge.compare import same_binary, same_launches, stack
 from harness.judge.index import value_of
 from harness.judge.model import Judgement, Reason, Verdict
+from harness.judge.paired import ABSOLUTE_FLOOR_US, CONFIDENCE, RELATIVE_FLOOR, RESOLUTION, is_paired, judge_paired
 from harness.metrics import Rule
 from harness.records import Record
 
@@ -83,12 +84,14 @@ def judge_any_growth(pair: Pair) -> Judgement:
 
 
 def judge_time(pair: Pair) -> Judgement:
-    """UNCHANGED where equal binaries prove it; else stored times are not judged.
+    """UNCHANGED where equal binaries prove it; else by the paired statistic; stored times are not judged.
 
     Two numbers of separate leases prove nothing, however far apart: launches of one lease agree with each other far
     better than leases do, so their spread is no measure of the difference.
     """
     if pair.builds is None or not same_launches(*pair.builds):
+        if is_paired(pair.base, pair.head):
+            return judge_paired(pair.base, pair.head)
         return Judgement(Verdict.INCONCLUSIVE, Reason.UNPAIRED)
     stacks = {stack(r) for r in (*pair.builds, *pair.base, *pair.head)}
     if len(stacks) == 1 and None not in next(iter(stacks)):
@@ -116,7 +119,12 @@ RULES: Mapping[Rule, RuleJudge] = {
     ),
     Rule.GROWTH: RuleJudge(f"REGRESSED beyond +{GROWTH_LIMIT_PERCENT} %, IMPROVED beyond -{GROWTH_LIMIT_PERCENT} %", judge_growth),
     Rule.ANY_GROWTH: RuleJudge("REGRESSED at any growth, IMPROVED at any shrinking", judge_any_growth),
-    Rule.TIME: RuleJudge("UNCHANGED where equal binaries prove it; else only launches paired in one lease are judged", judge_time),
+    Rule.TIME: RuleJudge(
+        "UNCHANGED where equal binaries prove it; else launches paired in one lease are judged by a paired t (uncalibrated): REGRESSED "
+        f"or IMPROVED beyond {RELATIVE_FLOOR * 100:g} % and {ABSOLUTE_FLOOR_US:g} us where the {CONFIDENCE * 100:g} % interval leaves out "
+        f"no change, UNCHANGED where it lies within {RESOLUTION * 100:g} %",
+        judge_time,
+    ),
 }
 
 

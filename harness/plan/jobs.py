@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.plan.describe import KindInfo
@@ -14,11 +14,18 @@ from harness.plan.matrix import INTERPRETER
 from harness.records import Cell, Expected
 
 JOB_SECONDS = 300.0
+ABBA = ("base", "head", "head", "base")
+"""The arms of a block: a drift of the unit that is steady through it weighs on both alike."""
+A_SIDE = ABBA.count("head")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One launch of a job: which arm it measures, its place in the job, and the cells it still has to measure."""
+    """One launch of a job: which arm it measures, its place in the job, and the cells it still has to measure.
+
+    Args:
+        block: number of the ABBA group it belongs to; None where it is not paired.
+    """
 
     position: int
     cells: tuple[Cell, ...]
@@ -49,11 +56,19 @@ class Job:
     expected_s: float
 
 
-def make_jobs(expected: Sequence[Expected], kinds: Sequence[KindInfo], code_digest: str, launches: int = 1) -> list[Job]:
+def make_jobs(
+    expected: Sequence[Expected],
+    kinds: Sequence[KindInfo],
+    code_digest: str,
+    launches: int = 1,
+    base: Collection[tuple[str, Cell]] | None = None,
+) -> list[Job]:
     """Group cells into jobs, the longest first; a job's id depends on its plan and its code alone.
 
     Args:
+        code_digest: of head's code, and of base's where there is one.
         launches: how often a kind that replicates is launched on a GPU: the launch is the unit of statistics.
+        base: what base's plan asks for, of a paired run: those cells are measured under both arms, in one job.
     """
     by_name = {k.name: k for k in kinds}
     jobs = []
@@ -62,12 +77,14 @@ def make_jobs(expected: Sequence[Expected], kinds: Sequence[KindInfo], code_dige
     )
     for (kind_name, kernel, device), group in groups:
         kind, cells = by_name[kind_name], [e.cell for e in group]
-        turns = launches if kind.replicates and device != INTERPRETER else 1
-        parts = math.ceil(len(cells) * turns * kind.cell_seconds / JOB_SECONDS) or 1
+        times = launches if kind.replicates and device != INTERPRETER else 1
+        paired = None if base is None else {cell for cell in cells if (kind_name, cell) in base}
+        parts = math.ceil(len(cells) * len(_turns(cells, times, paired)) * kind.cell_seconds / JOB_SECONDS) or 1
         size = math.ceil(len(cells) / parts)
         for start in range(0, len(cells), size):
             part = tuple(cells[start : start + size])
-            plan = json.dumps([code_digest, kind_name, turns, [str(c) for c in part]])
+            turns = _turns(part, times, paired)
+            plan = json.dumps([code_digest, kind_name, len(turns), [str(c) for c in part]])
             jobs.append(
                 Job(
                     job_id=hashlib.sha256(plan.encode()).hexdigest()[:16],
@@ -76,9 +93,24 @@ def make_jobs(expected: Sequence[Expected], kinds: Sequence[KindInfo], code_dige
                     kernel=kernel,
                     device=device,
                     cells=part,
-                    turns=tuple(Turn(position, part) for position in range(turns)),
+                    turns=turns,
                     deadline_s=kind.deadline_s,
-                    expected_s=len(part) * turns * kind.cell_seconds,
+                    expected_s=sum(len(turn.cells) for turn in turns) * kind.cell_seconds,
                 )
             )
     return sorted(jobs, key=lambda j: -j.expected_s)
+
+
+def _turns(cells: Iterable[Cell], launches: int, paired: Collection[Cell] | None) -> tuple[Turn, ...]:
+    """The launches of a job: head's alone; base's and head's in ABBA blocks; or one of each where launches are not compared."""
+    cells = tuple(cells)
+    if paired is None:
+        return tuple(Turn(position, cells) for position in range(launches))
+    common = tuple(cell for cell in cells if cell in paired)
+    of = {"base": common, "head": cells}
+    if launches == 1:
+        turns = [Turn(0, common, "base"), Turn(1, cells, "head")]
+    else:
+        blocks = range(math.ceil(launches / A_SIDE))
+        turns = [Turn(block * len(ABBA) + i, of[arm], arm, block) for block in blocks for i, arm in enumerate(ABBA)]
+    return tuple(turn for turn in turns if turn.cells)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.authoring.workspace import Workspace
@@ -12,12 +12,14 @@ from harness.plan.describe import Description, describe
 from harness.plan.git import Git
 from harness.plan.jobs import Job, make_jobs
 from harness.plan.matrix import Filters, expand, read_matrix
-from harness.plan.refs import resolve
+from harness.plan.refs import base_of, resolve
 from harness.plan.trees import Tree, checkout, differences, listing
 from harness.records import Expected
 
 LAUNCHES = 3
 """Launches of a cell that is measured by itself."""
+PAIRED_LAUNCHES = 6
+"""Launches a side of a cell that is measured in pairs: three ABBA blocks."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Plan:
         code: the workspace as it runs, written from `tree`.
         matrix: the name the user gave.
         files: path below `code` -> git blob id.
+        base: the plan of the other arm, of a paired run.
     """
 
     tree: Tree
@@ -37,18 +40,27 @@ class Plan:
     expected: tuple[Expected, ...]
     jobs: tuple[Job, ...]
     files: Mapping[str, str]
+    base: Plan | None = None
+
+    @property
+    def arms(self) -> dict[str, Plan]:
+        """The plan of each arm: `head`, and `base` where the run is paired."""
+        return {"head": self} if self.base is None else {"base": self.base, "head": self}
 
     def changed_files(self) -> list[str]:
-        """Files of `code` that are no longer what was checked out; empty while nobody touched them."""
-        return differences(self.files, self.code.root)
+        """Files of either arm's code that are no longer what was checked out; empty while nobody touched them."""
+        return [name for plan in self.arms.values() for name in differences(plan.files, plan.code.root)]
 
 
-def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters, launches: int = LAUNCHES) -> Plan:
+def make_plan(
+    workspace: Workspace, ref: str, matrix: str, filters: Filters, launches: int | None = None, against: str | None = None
+) -> Plan:
     """Plan a run of `ref`.
 
     Args:
         workspace: the user's workspace; its git repository is asked for `ref`.
-        launches: launches of a cell whose kind replicates.
+        launches: launches (a side, where paired) of a cell whose kind replicates; LAUNCHES or PAIRED_LAUNCHES by default.
+        against: a ref whose merge base with `ref` is measured beside it, in pairs.
 
     Raises:
         HarnessError: whatever of ref, workspace, matrix and filters is wrong.
@@ -56,18 +68,40 @@ def make_plan(workspace: Workspace, ref: str, matrix: str, filters: Filters, lau
     """
     git = Git(workspace.root)
     tree = resolve(git, ref)
-    return plan_tree(workspace, git, tree, matrix, filters, launches)
+    return plan_tree(workspace, git, tree, matrix, filters, launches, base_of(git, against, tree) if against else None)
 
 
-def plan_tree(workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: Filters, launches: int = LAUNCHES) -> Plan:
-    """As `make_plan`, for a tree that is resolved already."""
+def plan_tree(
+    workspace: Workspace, git: Git, tree: Tree, matrix: str, filters: Filters, launches: int | None = None, against: Tree | None = None
+) -> Plan:
+    """As `make_plan`, for trees that are resolved already.
+
+    Raises:
+        Undecided: the filters leave no cell.
+    """
     code = checkout(git, tree, workspace)
     description = describe(code)
     expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
     if not expected:
         raise Undecided(_shown(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
-    jobs = make_jobs(expected, description.kinds, tree.code_digest, launches)
-    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree))
+    if against is None:
+        jobs = make_jobs(expected, description.kinds, tree.code_digest, launches or LAUNCHES)
+        return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree))
+    base = _plan_base(workspace, git, against, matrix, expected)
+    digest = f"{against.code_digest}..{tree.code_digest}"
+    common = {(e.kind, e.cell) for e in base.expected}
+    jobs = make_jobs(expected, description.kinds, digest, launches or PAIRED_LAUNCHES, common)
+    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree), base)
+
+
+def _plan_base(workspace: Workspace, git: Git, tree: Tree, matrix: str, asked: Sequence[Expected]) -> Plan:
+    """The other arm's plan: what is asked of head, as far as base's code has it. Its jobs are head's."""
+    code = checkout(git, tree, workspace)
+    description = describe(code)
+    limits = {(kind.name, c.kernel, c.variant, c.case): c.limit for kind in description.kinds for c in kind.cells}
+    keys = [(e.kind, e.cell.kernel, e.cell.variant, e.cell.case) for e in asked]
+    expected = tuple(Expected(e.cell, e.kind, limits[key]) for e, key in zip(asked, keys, strict=True) if key in limits)
+    return Plan(tree, code, matrix, description, expected, (), listing(git, tree))
 
 
 def _shown(matrix: str, filters: Filters) -> str:

@@ -103,6 +103,22 @@ def merge_base(git: Git, base: str, head: str) -> str:
     raise Undecided(asked, f"{len(found)} merge bases: {', '.join(c[:12] for c in found)}", "name one of them as the base, with --exact")
 
 
+def base_of(git: Git, ref: str, head: Tree) -> Tree:
+    """The tree of the merge base of a ref and head: what head's change set out from.
+
+    Raises:
+        RefError: no such ref, or head has no commit.
+        Undecided: there is not one merge base.
+    """
+    named = resolve(git, ref)
+    if named.commit is None or head.commit is None:
+        raise RefError(f"the merge base of {ref} and {head.ref}", "one of them has no commit", "name a commit, a branch or a tag")
+    commit = merge_base(git, named.commit, head.commit)
+    return tree_of_commit(
+        git, commit, ref, f"{ref} at {commit[:12]}" if commit == named.commit else f"merge base with {ref} at {commit[:12]}"
+    )
+
+
 def ancestors(git: Git, commit: str) -> Iterator[Ancestor]:
     """The commit and its first-parent ancestors, one for every change of the code digest, nearest first."""
     distance, last = -1, None

@@ -42,6 +42,10 @@ def _is_filters(value: object) -> bool:
     return isinstance(value, dict) and set(value) <= known and all(_flaw(names, [str], "") is None for names in value.values())
 
 
+def _is_against(value: object) -> bool:
+    return value is None or _flaw(value, {"ref": str, "resolved": str, "commit": str | None, "tree": str, "code_digest": str}, "") is None
+
+
 _EACH = "*"
 _ANY_RUN = {
     "run_id": str,
@@ -53,6 +57,7 @@ _ANY_RUN = {
     "dirty": bool,
     "code_digest": str,
     "matrix": str,
+    "against": _is_against,
     "options": {"filters": _is_filters, "require": [str]},
     "declared": {_EACH: {"variants": [str], "cases": [str]}},
     "expected": [{"cell": _is_cell, "kind": str, "limit": float | int | None}],
@@ -74,6 +79,7 @@ class RunInfo:
     """What a list of runs says of one.
 
     Args:
+        base_digest: code digest of the other arm, where the run is paired.
         started_at: ISO 8601.
         finished: whether it came to its end, passed or not.
         exit_code: 0, 1, 3 or 130; None until it has finished.
@@ -87,6 +93,7 @@ class RunInfo:
     tree: str
     dirty: bool
     code_digest: str
+    base_digest: str | None
     matrix: str
     started_at: str
     finished: bool
@@ -245,6 +252,7 @@ class RunStore:
             version, described = run["store"]["version"], run["run_id"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _MEND) from error
+        run.setdefault("against", None)  # a run from before there were pairs
         if version != VERSION:
             raise StoreError(f"the run in {where}", f"version {version}; this harness reads {VERSION}", "install a newer harness")
         if described != run_id:
@@ -334,6 +342,7 @@ def _info(run: Mapping[str, Any]) -> RunInfo:
         tree=run["tree"],
         dirty=run["dirty"],
         code_digest=run["code_digest"],
+        base_digest=run["against"] and run["against"]["code_digest"],
         matrix=run["matrix"],
         started_at=run["created_at"],
         finished=bool(run.get("finished_at")),

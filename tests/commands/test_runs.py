@@ -38,6 +38,7 @@ def test_json_is_one_object_a_run(put_run: Put, say: Say) -> None:
         "tree": "7ee" * 10,
         "dirty": False,
         "code_digest": "c0de" * 10,
+        "base_digest": None,
         "matrix": "all",
         "started_at": "2026-01-01T12:00:00+00:00",
         "finished": True,

@@ -5,6 +5,7 @@ from harness.errors import UnknownNameError, WorkspaceError
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.jobs import make_jobs
 from harness.plan.matrix import Entry, Filters, expand, read_matrix
+from harness.records import Cell, Expected
 
 CASES = [CaseInfo("N=1,dtype=fp32", ["cpu", "smoke"]), CaseInfo("N=2,dtype=fp32", [])]
 
@@ -109,3 +110,34 @@ def test_a_jobs_id_depends_on_its_code():
     expected = expand([Entry("latency", ("h200",), frozenset())], description(), load_devices(), Filters())
     ids = [{j.job_id for j in make_jobs(expected, description().kinds, digest)} for digest in ("a", "a", "b")]
     assert ids[0] == ids[1] != ids[2]
+
+
+def paired_jobs(launches, base_cells):
+    kinds = [
+        KindInfo(name, f"{name}.py", "unit", 1.0, 60.0, name == "latency", [KindCell("add", "fast", f"N={n}", None) for n in (1, 2)])
+        for name in ("latency", "correctness")
+    ]
+    expected = [Expected(Cell("add", "fast", f"N={n}", "h200"), kind.name) for kind in kinds for n in (1, 2)]
+    base = {(kind.name, Cell("add", "fast", f"N={n}", "h200")) for kind in kinds for n in base_cells}
+    return {job.kind: job for job in make_jobs(expected, kinds, "digest", launches, base)}
+
+
+def test_a_paired_job_launches_both_arms_in_abba_blocks():
+    turns = paired_jobs(6, (1, 2))["latency"].turns
+    assert "ABBA" * 3 == "".join("A" if t.arm == "base" else "B" for t in turns)
+    assert [n // 4 for n in range(12)] == [t.block for t in turns]
+    assert list(range(12)) == [t.position for t in turns]
+
+
+def test_an_odd_number_of_launches_a_side_is_rounded_up_to_whole_blocks():
+    assert [0] * 4 + [1] * 4 == [t.block for t in paired_jobs(3, (1, 2))["latency"].turns]
+
+
+def test_a_kind_whose_launches_are_not_compared_runs_once_an_arm():
+    assert [("base", 0, None), ("head", 1, None)] == [(t.arm, t.position, t.block) for t in paired_jobs(6, (1, 2))["correctness"].turns]
+
+
+def test_a_cell_that_base_lacks_is_launched_for_head_alone():
+    turns = paired_jobs(6, (1,))["latency"].turns
+    assert {("base", ("N=1",)), ("head", ("N=1", "N=2"))} == {(t.arm, tuple(c.case for c in t.cells)) for t in turns}
+    assert {"head"} == {t.arm for t in paired_jobs(6, ())["latency"].turns}

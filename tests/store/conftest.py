@@ -45,7 +45,7 @@ def make_record() -> Callable[..., Record]:
 
 @pytest.fixture
 def make_run() -> Callable[..., dict[str, Any]]:
-    """`make_run(run_id="r2", ...)`: run.json of a run that passed, but for what is given; None leaves a key out, but for `commit`."""
+    """`make_run(run_id="r2", ...)`: run.json of a run that passed, but for what is given; None leaves a key out where no null may stand."""
 
     def make(**fields: Any) -> dict[str, Any]:
         good: dict[str, Any] = {
@@ -60,13 +60,14 @@ def make_run() -> Callable[..., dict[str, Any]]:
             "dirty": False,
             "code_digest": "c0de" * 10,
             "matrix": "all",
+            "against": None,
             "options": {"filters": {"kernels": [], "devices": [], "kinds": []}, "require": [], "launches": 3},
             "declared": {"norm": {"variants": ["fused"], "cases": ["M=4,dtype=bf16"]}},
             "expected": [{"cell": "norm/fused/M=4,dtype=bf16@h200", "kind": "latency", "limit": None}],
             "by_status": {"ok": 1},
             "required_missing": [],
         }
-        return {key: value for key, value in (good | fields).items() if value is not None or key == "commit"}
+        return {key: value for key, value in (good | fields).items() if value is not None or key in ("commit", "against")}
 
     return make
 

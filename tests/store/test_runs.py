@@ -305,6 +305,7 @@ def test_info_says_what_the_run_was(store: RunStore, make_record: Make, make_run
         tree="7ee" * 10,
         dirty=False,
         code_digest="c0de" * 10,
+        base_digest=None,
         matrix="all",
         started_at="2026-01-31T12:00:00+00:00",
         finished=True,

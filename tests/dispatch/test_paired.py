@@ -1,0 +1,119 @@
+"""Paired runs: both arms in one run, each from its own code, judged by head's alone."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from harness.dispatch.run import torn
+from harness.plan.jobs import ABBA, Job, Turn
+from harness.records import Cell, Record
+
+CELL = Cell("scale", "double", "N=8,dtype=fp32", "h200")
+
+
+def job(blocks=2):
+    turns = tuple(Turn(block * 4 + i, (CELL,), arm, block) for block in range(blocks) for i, arm in enumerate(ABBA))
+    return Job("j", "latency", "unit", "scale", "h200", (CELL,), turns, 60.0, 8.0)
+
+
+def record(turn, lease="one", status="ok"):
+    names = {"kernel": "scale", "variant": "double", "case": "N=8,dtype=fp32", "dtype": "fp32", "device": "h200", "kind": "latency"}
+    value = 1.0 if status == "ok" else None
+    where = {"arm": turn.arm, "block": turn.block, "position": turn.position, "lease_id": lease}
+    return Record(metric="latency_us", value=value, status=status, **where, **names)
+
+
+def answers(turns, **columns):
+    return {("latency", CELL, turn.arm, turn.position): [record(turn, **columns)] for turn in turns}
+
+
+def positions(found):
+    return [position for _, _, _, position in found]
+
+
+class TestATornBlock:
+    def test_is_one_whose_launches_are_not_all_there(self):
+        assert [4, 5] == positions(torn([job()], answers(job().turns[:6])))
+
+    def test_is_one_over_two_leases(self):
+        done = answers(job().turns[:6]) | answers(job().turns[6:], lease="two")
+        assert [4, 5, 6, 7] == positions(torn([job()], done))
+
+    def test_is_none_where_every_launch_is_there(self):
+        assert [] == torn([job()], answers(job().turns))
+
+    def test_is_none_of_a_cell_that_failed_for_what_is_known_is_kept(self):
+        done = answers(job().turns[:6]) | answers(job().turns[6:7], status="crash")
+        assert [] == torn([job()], done)
+
+    def test_is_none_of_a_cell_that_base_does_not_have(self):
+        alone = replace(job(), turns=tuple(t for t in job().turns if t.arm == "head"))
+        assert [] == torn([alone], answers(alone.turns[:1]))
+
+
+@pytest.fixture
+def changed(repository):
+    """main, and a branch `pr` whose kernel answers otherwise."""
+    text = (repository.root / "kernels/scale.py").read_text()
+
+    def change(old, new):
+        main = repository.git("rev-parse", "main")
+        repository.git("checkout", "-q", "-b", "pr")
+        repository.write("kernels/scale.py", text.replace(old, new))
+        return main, repository.commit("change")
+
+    return change
+
+
+def submit(harness, *options):
+    """Proves pr and its base right in the interpreter."""
+    return harness("submit", "--ref", "pr", "--against", "main", "--kind", "correctness", "--device", "cpu", *options)
+
+
+def stored(repository):
+    """run.json and the records of the one run."""
+    from harness.store.runs import RunStore
+
+    run, records = RunStore(repository.root / ".harness/runs").read(json.loads(_last(repository))["run_id"])
+    return SimpleNamespace(run=run, records=records)
+
+
+def _last(repository):
+    return sorted((repository.root / ".harness/runs").iterdir())[-1].joinpath("run.json").read_text()
+
+
+@pytest.mark.slow
+class TestARunAgainstItsBase:
+    def test_measures_each_arm_from_its_own_code_and_gives_a_diff_its_base(self, repository, harness, changed):
+        main, head = changed("return x * 2", "return x * 2.0")
+        assert submit(harness).code == 0
+        found = stored(repository)
+        assert {("base", main), ("head", head)} == {(r.arm, r.commit) for r in found.records}
+        assert found.run["against"]["commit"] == main
+        assert len({r.lease_id for r in found.records}) == 1
+        answer = harness("diff", "main..pr", "--no-compile", "--format", "json")
+        assert (0, {"UNCHANGED": 4}) == (answer.code, {k: n for k, n in json.loads(answer.out)["counts"].items() if n})
+        assert harness("submit", "--resume", "last").code == 0
+
+    def test_is_judged_by_head_alone(self, repository, harness, changed):
+        changed("return x * 2", "return x * 3")
+        answer = submit(harness, "--format", "json")
+        assert (1, {"ok": 2, "wrong": 2}) == (answer.code, json.loads(answer.out)["cells"]["by_status"])
+        diff = json.loads(harness("diff", "main..pr", "--no-compile", "--format", "json").out)
+        assert {("scale/double", "BROKEN"), ("scale/twice", "UNCHANGED")} == {
+            (f["cell"].rpartition("/")[0], f["verdict"]) for f in diff["findings"]
+        }
+
+    def test_that_a_broken_base_has_is_not_heads_fault(self, repository, harness, changed):
+        repository.write("kernels/scale.py", (repository.root / "kernels/scale.py").read_text().replace("return x + x", "return x"))
+        repository.commit("broken")
+        changed("return x * 2", "return x * 2.0")  # from the text before: mends `twice`
+        assert submit(harness).code == 0
+        counts = json.loads(harness("diff", "main..pr", "--no-compile", "--format", "json").out)["counts"]
+        assert (2, 2) == (counts["IMPROVED"], counts["UNCHANGED"])
+
+    def test_against_a_ref_that_is_not_there_says_so(self, repository, harness):
+        answer = harness("submit", "--against", "nowhere")
+        assert (2, True) == (answer.code, "ref 'nowhere'" in answer.err)
