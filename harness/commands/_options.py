@@ -10,5 +10,7 @@ matrix = click.option(
 )
 ref = click.option("--ref", default="worktree", show_default=True, help="Code to run: worktree, a branch, a tag, a commit, pr.")
 kernel = click.option("--kernel", "kernels", multiple=True, metavar="GLOB", help="Only these kernels (may be repeated).")
+variant = click.option("--variant", "variants", multiple=True, metavar="GLOB", help="Only these variants (may be repeated).")
+case = click.option("--case", "cases", multiple=True, metavar="GLOB", help="Only these cases, as 'M=1,*' (may be repeated).")
 device = click.option("--device", "devices", multiple=True, metavar="NAME|GROUP|all", help="Only these devices (may be repeated).")
 kind = click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only these kinds of job (may be repeated).")

@@ -16,16 +16,27 @@ if TYPE_CHECKING:
 @_options.matrix
 @_options.ref
 @_options.kernel
+@_options.variant
+@_options.case
 @_options.device
 @_options.kind
 @_options.format_text_json
-def command(matrix: str, ref: str, kernels: tuple[str, ...], devices: tuple[str, ...], kinds: tuple[str, ...], output: str) -> None:
+def command(
+    matrix: str,
+    ref: str,
+    kernels: tuple[str, ...],
+    variants: tuple[str, ...],
+    cases: tuple[str, ...],
+    devices: tuple[str, ...],
+    kinds: tuple[str, ...],
+    output: str,
+) -> None:
     """Show the cells and jobs that `harness submit` would run."""
     from harness.authoring.workspace import find_workspace
     from harness.plan.matrix import Filters
     from harness.plan.plan import make_plan
 
-    show_plan(make_plan(find_workspace(), ref, matrix, Filters(kernels, devices, kinds)), output)
+    show_plan(make_plan(find_workspace(), ref, matrix, Filters(kernels, devices, kinds, variants, cases)), output)
 
 
 def show_plan(plan: Plan, output: str) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @_options.matrix
 @_options.ref
 @_options.kernel
+@_options.variant
+@_options.case
 @_options.device
 @_options.kind
 @click.option("--dispatcher", type=click.Choice(["local"]), default="local", show_default=True, help="What carries the jobs.")
@@ -38,6 +40,8 @@ def command(
     matrix: str,
     ref: str,
     kernels: tuple[str, ...],
+    variants: tuple[str, ...],
+    cases: tuple[str, ...],
     devices: tuple[str, ...],
     kinds: tuple[str, ...],
     dispatcher: str,
@@ -67,7 +71,7 @@ def command(
         plan, run = _resumed(workspace, store, resume)
         required = required or run["options"]["require"]
     else:
-        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds), required, launches, against)
+        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds, variants, cases), required, launches, against)
     if dry_run:
         from harness.commands.plan import show_plan
 

@@ -75,4 +75,5 @@ def _command(head: Index, cell: Cell, kind: str, side: Side) -> str:
     record = _first(head, cell, kind)
     ref = side.commit if side.commit and not side.dirty else "worktree"
     unit = f" on unit {record.unit}" if record and record.unit else ""
-    return f"harness submit --ref {ref} --kernel {cell.kernel} --device {cell.device} --kind {kind}  # {cell}{unit}"
+    what = f"--kernel {cell.kernel} --variant {cell.variant} --case {cell.case} --device {cell.device} --kind {kind}"
+    return f"harness submit --ref {ref} {what}  # {cell}{unit}"

@@ -23,10 +23,13 @@ from harness.authoring.workspace import Workspace, read_workspace
 
 @dataclass(frozen=True)
 class CaseInfo:
-    """One case: its key and tags."""
+    """One case: its key and tags, and what one call of it must move and compute."""
 
     case: str
     tags: list[str]
+    read_bytes: int = 0
+    written_bytes: int = 0
+    flops: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,10 @@ def _read(workspace: Workspace) -> Description:
             return kernel.drift.tolerance_of(case).loosest
         return None
 
+    def _case(kernel: Kernel, case: Case) -> CaseInfo:
+        traffic = kernel.traffic(case)
+        return CaseInfo(case.key, sorted(case.tags), traffic.read_bytes, traffic.written_bytes, kernel.flops(case))
+
     loaded = load_kernels(workspace)
     infos = [
         KernelInfo(
@@ -164,7 +171,7 @@ def _read(workspace: Workspace) -> Description:
             variants=list(one.kernel.variants),
             default=one.kernel.default,
             baseline=one.kernel.baseline,
-            cases=[CaseInfo(case.key, sorted(case.tags)) for case in one.kernel.cases],
+            cases=[_case(one.kernel, case) for case in one.kernel.cases],
             mutates=list(one.kernel.mutates),
             cycle=one.kernel.cycle is not None,
             drift=one.kernel.drift is not None,

@@ -15,17 +15,25 @@ from harness.errors import UnknownNameError, WorkspaceError
 from harness.plan.describe import Description, KindInfo
 from harness.records import Cell, Expected
 
+ROLES = ("default", "baseline")
+"""How a matrix names variants: by what they are to their kernel."""
 INTERPRETER = "cpu"
 """The device that every machine has: Triton's interpreter. It runs only cases tagged `cpu`."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a matrix: a kind on some devices, on the cases that carry one of the tags (all cases if none)."""
+    """One line of a matrix: a kind on some devices.
+
+    Args:
+        tags: only cases that carry one of them; all cases if none.
+        variants: only variants that are this to their kernel (ROLES); all variants if none.
+    """
 
     kind: str
     devices: tuple[str, ...]
-    tags: frozenset[str]
+    tags: frozenset[str] = frozenset()
+    variants: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Filters:
     kernels: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
 
 
 def read_matrix(name: str, jobs_dir: Path) -> list[Entry]:
@@ -62,15 +72,17 @@ def read_matrix(name: str, jobs_dir: Path) -> list[Entry]:
 
 def _entry(cell: Any, matrix: str, file: Path) -> Entry:
     asked = f"matrix {matrix!r} in {file}"
-    if not isinstance(cell, dict) or not {"kind", "devices"} <= set(cell) <= {"kind", "devices", "tags"}:
-        raise WorkspaceError(asked, f"entry {cell!r}", "an entry has kind, devices (a list) and, if wanted, tags (a list)")
-    kind, devices, tags = cell["kind"], cell["devices"], cell.get("tags", [])
-    for value in (devices, tags):
+    if not isinstance(cell, dict) or not {"kind", "devices"} <= set(cell) <= {"kind", "devices", "tags", "variants"}:
+        raise WorkspaceError(asked, f"entry {cell!r}", "an entry has kind, devices (a list) and, if wanted, tags and variants (lists)")
+    kind, devices, tags, variants = cell["kind"], cell["devices"], cell.get("tags", []), cell.get("variants", [])
+    for value in (devices, tags, variants):
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise WorkspaceError(asked, f"{value!r} in entry {cell!r}", "give a list of strings")
     if unknown := sorted(set(tags) - set(TAGS)):
         raise UnknownNameError.of("tag", unknown[0], TAGS)
-    return Entry(str(kind), tuple(devices), frozenset(tags))
+    if unknown := sorted(set(variants) - set(ROLES)):
+        raise UnknownNameError.of("variants", unknown[0], ROLES)
+    return Entry(str(kind), tuple(devices), frozenset(tags), frozenset(variants))
 
 
 def expand(entries: Sequence[Entry], what: Description, devices: Mapping[str, Device], filters: Filters) -> list[Expected]:
@@ -86,10 +98,15 @@ def expand(entries: Sequence[Entry], what: Description, devices: Mapping[str, De
     for kind in (*filters.kinds, *(e.kind for e in entries)):
         if kind not in kinds:
             raise UnknownNameError.of("kind", kind, kinds)
-    names = [k.name for k in what.kernels]
-    for pattern in filters.kernels:
-        if not fnmatch.filter(names, pattern):
-            raise UnknownNameError.of("kernel", pattern, names)
+    known = {
+        "kernel": (filters.kernels, [k.name for k in what.kernels]),
+        "variant": (filters.variants, sorted({v for k in what.kernels for v in k.variants})),
+        "case": (filters.cases, sorted({c.case for k in what.kernels for c in k.cases})),
+    }
+    for word, (patterns, names) in known.items():
+        for pattern in patterns:
+            if not fnmatch.filter(names, pattern):
+                raise UnknownNameError.of(word, pattern, names)
     chosen = resolve_devices(filters.devices, devices) if filters.devices else None
     found: dict[tuple[str, Cell], Expected] = {}
     for entry in entries:
@@ -113,10 +130,18 @@ def _cells(kind: KindInfo, entry: Entry, device: Device, what: Description, filt
     if kind.on == "host" and device.triton_target is None:
         return []
     tags = what.tags
+    roles = {(k.name, getattr(k, role)) for k in what.kernels for role in entry.variants}
     return [
         Expected(Cell(one.kernel, one.variant, one.case, device.name), kind.name, one.limit)
         for one in kind.cells
-        if (not filters.kernels or any(fnmatch.fnmatch(one.kernel, pattern) for pattern in filters.kernels))
+        if _any(filters.kernels, one.kernel)
+        and _any(filters.variants, one.variant)
+        and _any(filters.cases, one.case)
         and (not entry.tags or entry.tags & tags[one.kernel, one.case])
+        and (not roles or (one.kernel, one.variant) in roles)
         and (device.name != INTERPRETER or "cpu" in tags[one.kernel, one.case])
     ]
+
+
+def _any(patterns: Sequence[str], name: str) -> bool:
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

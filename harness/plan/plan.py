@@ -106,6 +106,12 @@ def _plan_base(workspace: Workspace, git: Git, tree: Tree, matrix: str, asked: S
 
 def _shown(matrix: str, filters: Filters) -> str:
     """A selection as the command line says it."""
-    named = {"kernel": filters.kernels, "device": filters.devices, "kind": filters.kinds}
+    named = {
+        "kernel": filters.kernels,
+        "variant": filters.variants,
+        "case": filters.cases,
+        "device": filters.devices,
+        "kind": filters.kinds,
+    }
     options = [f"--{option} {value}" for option, values in named.items() for value in values]
     return " ".join([f"--matrix {matrix}", *options])

@@ -59,6 +59,8 @@ def test_a_named_gpu_leaves_an_entry_of_cpu_alone_out():
     ("filters", "message"),
     [
         ({"kernels": ("sub",)}, "kernel 'sub'"),
+        ({"variants": ("fust",)}, "use 'fast'"),
+        ({"cases": ("N=3*",)}, "case 'N=3"),
         ({"devices": ("h20",)}, "use 'h200'"),
         ({"kinds": ("latancy",)}, "use 'latency'"),
     ],
@@ -68,9 +70,28 @@ def test_an_unknown_name_is_refused_with_the_closest(filters, message):
         cells([Entry("latency", ("h200",), frozenset())], **filters)
 
 
+def test_variants_are_chosen_by_what_they_are_to_their_kernel():
+    kernel = KernelInfo("add", "kernels/add.py", "", ["fast", "slow", "torch"], "fast", "torch", CASES, [], False, False)
+    kind = KindInfo("static", "static.py", "host", 1.0, 60.0, False, [KindCell("add", v, CASES[0].case, None) for v in kernel.variants])
+    found = {
+        roles: [
+            e.cell.variant
+            for e in expand([Entry("static", ("h200",), variants=roles)], Description([kernel], [kind]), load_devices(), Filters())
+        ]
+        for roles in (frozenset(), frozenset({"default"}), frozenset({"default", "baseline"}))
+    }
+    assert [["fast", "slow", "torch"], ["fast"], ["fast", "torch"]] == list(found.values())
+
+
+def test_cases_and_variants_are_filtered_by_glob():
+    entries = [Entry("static", ("h200",))]
+    assert [("static", "mul/fast/N=2,dtype=fp32@h200")] == cells(entries, kernels=("m*",), variants=("f*",), cases=("N=2,*",))
+
+
 def test_a_matrix_is_read_by_name(tmp_path):
-    (tmp_path / "matrix.toml").write_text('[[night.cells]]\nkind = "latency"\ndevices = ["h200"]\ntags = ["smoke"]\n')
-    assert read_matrix("night", tmp_path) == [Entry("latency", ("h200",), frozenset({"smoke"}))]
+    text = '[[night.cells]]\nkind = "latency"\ndevices = ["h200"]\ntags = ["smoke"]\nvariants = ["default"]\n'
+    (tmp_path / "matrix.toml").write_text(text)
+    assert read_matrix("night", tmp_path) == [Entry("latency", ("h200",), frozenset({"smoke"}), frozenset({"default"}))]
 
 
 def test_a_matrix_is_read_from_a_file(tmp_path):
@@ -88,6 +109,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path):
         ("[[night.cells]]\nkind='x'\n", WorkspaceError, "an entry has kind, devices"),
         ("[[night.cells]]\nkind='x'\ndevices='h200'\n", WorkspaceError, "a list of strings"),
         ("[[night.cells]]\nkind='x'\ndevices=['h200']\ntags=['smokey']\n", UnknownNameError, "use 'smoke'"),
+        ("[[night.cells]]\nkind='x'\ndevices=['h200']\nvariants=['fused']\n", UnknownNameError, "baseline, default"),
     ],
 )
 def test_a_bad_matrix_is_refused(tmp_path, text, error, message):
