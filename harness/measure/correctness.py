@@ -65,7 +65,6 @@ class Proven:
     trial: Trial
     results: dict[str, torch.Tensor]
     guards: Guards
-    on_device: bool
 
 
 def _same_again(subject: Subject, first: Proven) -> Finding | None:
@@ -83,7 +82,7 @@ def _same_again(subject: Subject, first: Proven) -> Finding | None:
 
 def _other_content(subject: Subject, first: Proven) -> Finding | None:
     """A call on the same buffers with other content must give the other answer."""
-    fresh = subject.inputs(SEED + 1, on_device=first.on_device)
+    fresh = subject.inputs(SEED + 1)
     placed = {name: first.trial.after[name] if isinstance(value, torch.Tensor) else value for name, value in fresh.items()}
     for name, value in fresh.items():
         if isinstance(value, torch.Tensor):
@@ -110,23 +109,20 @@ STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, 
 """Further calls of a variant whose first was right."""
 
 
-def check_correctness(subject: Subject, *, on_device: bool = False) -> list[Reading]:
+def check_correctness(subject: Subject) -> list[Reading]:
     """Prove one cell right or wrong, on inputs of the fixed seed; an exception of the variant is let through.
-
-    Args:
-        on_device: draw the inputs on the device: quicker, for a gate whose errors are not compared between hosts.
 
     Returns:
         One reading a metric: the worst over outputs and mutated tensors in the first call. All are `wrong`, or
         `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason.
     """
-    before = subject.inputs(on_device=on_device)
+    before = subject.inputs()
     guards = Guards()
     trial = _try(subject, before, guards, guards.guarded(before), _reference_on_copies(subject, before))
     finding = examine(trial)
     measured = {} if finding and finding.defect in STRUCTURAL else _measure(trial)
     if finding is None:
-        first = Proven(trial, {name: value.clone() for name, value in trial.results.items()}, guards, on_device)
+        first = Proven(trial, {name: value.clone() for name, value in trial.results.items()}, guards)
         finding = next((found for stage in STAGES if (found := stage(subject, first))), None)
     status, reason = (finding.defect.status, str(finding)) if finding else (Status.OK, None)
     columns = {"method": METHOD, "data": subject.kernel.data, "data_hash": content_hash(before)}

@@ -39,13 +39,9 @@ class Subject:
         """The variant under test."""
         return self.kernel.variant(self.variant_name)
 
-    def inputs(self, seed: int = SEED, *, on_device: bool = False) -> Inputs:
-        """Fresh inputs on `torch_device`, the same content on every host for the same seed.
-
-        Args:
-            on_device: draw them on the device, which is quicker; then content differs between kinds of device.
-        """
-        return self.kernel.make_inputs(self.case, Generator(seed, self.torch_device, on_device=on_device))
+    def inputs(self, seed: int = SEED) -> Inputs:
+        """Fresh inputs on `torch_device`, the same content on every host and device for the same seed."""
+        return self.kernel.make_inputs(self.case, Generator(seed, self.torch_device))
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
         """Call the variant and name what it returns.

@@ -62,9 +62,9 @@ class Timer:
         from harness.measure.clock.timing import time_cell
         from harness.measure.sources import launcher_digest
 
-        subject.call(subject.inputs(on_device=True))
+        subject.call(subject.inputs())
         with record_launches() as launches:
-            subject.call(subject.inputs(on_device=True))
+            subject.call(subject.inputs())
         built = {
             "binary_hash": [launch.binary_hash for launch in launches],
             "grid": [launch.grid for launch in launches],

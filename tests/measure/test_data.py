@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from harness.measure import data
 from harness.measure.data import Generator, content_hash, torch_dtype
 
 DRAWS = {
@@ -14,11 +15,11 @@ DRAWS = {
 }
 
 PINNED = {
-    "uniform": "19912da19dec6cf8",
-    "uniform bf16": "4144b63c40fe9d4c",
-    "normal": "7781f64b3cab6a62",
-    "integers": "afbf0080141b58e9",
-    "permutation": "e7d74db7a18043a6",
+    "uniform": "a6bd6e5ca3d0846f",
+    "uniform bf16": "58fe3ecd7e3c6846",
+    "normal": "0b2e850f829e542c",
+    "integers": "6a69434bd444c46b",
+    "permutation": "825eeff8e643b669",
 }
 """Content of seed 7: correctness and drift errors compare from commit to commit only while these hold."""
 
@@ -27,6 +28,11 @@ PINNED = {
 class TestEveryDraw:
     def test_is_the_same_content_on_every_host(self, name: str) -> None:
         assert PINNED[name] == content_hash({"x": DRAWS[name](Generator(7))})[:16]
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+    def test_is_the_same_content_on_a_gpu(self, name: str) -> None:
+        assert PINNED[name] == content_hash({"x": DRAWS[name](Generator(7, "cuda"))})[:16]
 
     def test_differs_from_seed_to_seed(self, name: str) -> None:
         assert not torch.equal(DRAWS[name](Generator(7)), DRAWS[name](Generator(8)))
@@ -55,8 +61,42 @@ class TestUniform:
         assert torch.equal(Generator(1).uniform((100,), "bf16"), Generator(1).uniform((100,), "fp32").bfloat16())
 
 
+class TestOneDrawAndAnother:
+    """2**18 values: a correlation of independent draws has a standard deviation of 2**-9."""
+
+    @staticmethod
+    def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+        return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+
+    def test_are_independent_at_every_small_lag(self) -> None:
+        generator = Generator(3)
+        first, second = (generator.uniform((1 << 18,)).double() for _ in range(2))
+        assert all(abs(self.correlation(first[: -lag or None], second[lag:])) < 2**-7 for lag in (0, 1, 2, 64, 1000))
+
+    def test_neighbours_are_independent(self) -> None:
+        values = Generator(3).uniform((1 << 18,)).double()
+        assert all(abs(self.correlation(values[:-lag], values[lag:])) < 2**-7 for lag in (1, 2, 16, 128, 4096))
+
+    def test_pieces_of_one_draw_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(data, "PIECE", 64)
+        values = Generator(3).uniform((256,))
+        assert len({tuple(piece.tolist()) for piece in values.split(64)}) == 4
+
+
+def test_uniform_fills_a_thousand_bins_evenly() -> None:
+    counts = torch.histc(Generator(5).uniform((1 << 20,)), bins=1000, min=-1, max=1)
+    chi_squared = float((counts - counts.mean()).square().sum() / counts.mean())
+    assert 850 < chi_squared < 1150  # 999 degrees of freedom: mean 999, standard deviation 45
+
+
+@pytest.mark.parametrize("bounds", [(3, 3), (0, (1 << 24) + 1)], ids=["none", "too many"])
+def test_integers_that_cannot_be_drawn_are_refused(bounds: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"integers from {bounds[0]} to below {bounds[1]}"):
+        Generator(1).integers((2,), *bounds)
+
+
 def test_normal_has_the_moments_of_a_normal_distribution() -> None:
-    values = Generator(1).normal((200_000,), mean=2.0, std=0.5).double()
+    values = Generator(1).normal((1_000_000,), mean=2.0, std=0.5).double()
     standard = (values - 2.0) / 0.5
     moments = [standard.pow(k).mean().item() for k in (1, 2, 3, 4)]
     assert moments == pytest.approx([0.0, 1.0, 0.0, 3.0 - 6 / 5 / 12], abs=0.03)  # Irwin-Hall: excess kurtosis -6/(5 n)
@@ -90,12 +130,13 @@ class TestContentHash:
         "other",
         [
             {**BASE, "x": torch.tensor([[1.0, 2.0], [3.0, 5.0]])},
+            {**BASE, "x": torch.tensor([[2.0, 1.0], [3.0, 4.0]])},
             {**BASE, "x": BASE["x"].reshape(4)},
             {**BASE, "x": BASE["x"].view(torch.int32)},
             {**BASE, "eps": 1e-5},
             {"y": BASE["x"], "eps": 1e-6, "bias": None},
         ],
-        ids=["value", "shape", "dtype", "plain argument", "name"],
+        ids=["value", "order", "shape", "dtype", "plain argument", "name"],
     )
     def test_depends_on(self, other: dict[str, object]) -> None:
         assert content_hash(BASE) != content_hash(other)
@@ -107,8 +148,15 @@ class TestContentHash:
 
     @pytest.mark.parametrize(
         "value",
-        [torch.tensor(1.0), torch.empty(0, 3), torch.ones(2, dtype=torch.bfloat16), torch.tensor([True]), torch.tensor([float("nan")])],
-        ids=["scalar", "empty", "bf16", "bool", "nan"],
+        [
+            torch.tensor(1.0),
+            torch.empty(0, 3),
+            torch.ones(2, dtype=torch.bfloat16),
+            torch.tensor([True]),
+            torch.tensor([float("nan")]),
+            torch.tensor([1j]),
+        ],
+        ids=["scalar", "empty", "bf16", "bool", "nan", "complex"],
     )
     def test_takes_any_tensor(self, value: torch.Tensor) -> None:
         assert content_hash({"x": value}) == content_hash({"x": value.clone()})

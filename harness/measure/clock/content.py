@@ -1,8 +1,7 @@
-"""Tensors of a call grouped by the memory that they share, and how such memory is compared, hashed and poisoned."""
+"""Tensors of a call grouped by the memory that they share, and how such memory is compared and poisoned."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from harness.measure.guards import FLOAT_POISON, INTEGER_POISON
 from harness.measure.numerics import bits
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-_PIECE = 1 << 24
-"""Words hashed at a time: bounds the temporary memory to 256 MiB."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +104,6 @@ def dense_bytes(inputs: Inputs, device: str, only: Sequence[str] | None = None) 
     """Bytes of the tensors' elements: gaps do not count, and an expanded tensor counts what it expands."""
     found = tensors_on(inputs, device)
     return sum(min(t.numel() * t.element_size(), extent(t)) for name, t in found.items() if only is None or name in only)
-
-
-def content_hash(inputs: Inputs, device: str) -> str:
-    """Digest of the content of every tensor: evidence of what was measured."""
-    digest = hashlib.sha256()
-    for of in group(inputs, device):
-        flat = words(inputs, of)
-        for begin in range(0, flat.numel(), _PIECE):
-            piece = flat[begin : begin + _PIECE].long()
-            place = torch.arange(1, piece.numel() + 1, device=piece.device)
-            digest.update(f"{sorted(of.names)} {begin} {int(piece.sum())} {int((piece * place).sum())}".encode())
-    return digest.hexdigest()[:16]
 
 
 def poison(tensor: torch.Tensor) -> None:

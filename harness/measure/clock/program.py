@@ -14,7 +14,7 @@ from harness.errors import HarnessError
 from harness.measure.clock.content import group
 from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
 from harness.measure.clock.ring import fit_repetitions, split
-from harness.measure.clock.slots import SlotRing, make_content
+from harness.measure.clock.slots import SlotRing
 from harness.measure.clock.validity import InvalidTiming, Reason
 from harness.measure.subject import Subject
 
@@ -143,7 +143,7 @@ class Bench:
             HarnessError: the cursor shares its memory with other inputs.
         """
         device = self.device
-        self.scratch.load(0, make_content(self.subject, self.contents[0]))
+        self.scratch.load(0, self.subject.inputs(self.contents[0]))
         self._check_cursor()
         call = functools.partial(self.subject.variant.call, **self.scratch.inputs(0))
         for _ in range(2):  # a first call may tune itself, and then launches other kernels
@@ -239,7 +239,7 @@ class Bench:
 def make_bench(subject: Subject, device: TimedDevice, slots: int, seed: int, contents: int, *, allocated: int) -> Bench:
     """Allocate and fill the ring of a cell: `contents` distinct contents from seed on, repeated over `allocated` slots."""
     seeds = tuple(range(seed, seed + min(contents, slots)))
-    template = make_content(subject, seed)
+    template = subject.inputs(seed)
     ring, scratch = (SlotRing(template, n, subject.torch_device) for n in (allocated, 1))
     del template
     bench = Bench(subject, device, ring, scratch, slots, seeds, device.new_pool())

@@ -8,15 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from harness.authoring.model import Inputs
-from harness.measure.clock.content import Group, content_hash, group, words
+from harness.measure.clock.content import Group, group, words
 from harness.measure.clock.ring import ALIGNMENT
-from harness.measure.data import Generator
+from harness.measure.data import content_hash
 from harness.measure.subject import Subject
-
-
-def make_content(subject: Subject, seed: int) -> Inputs:
-    """Inputs of one call, drawn on the device itself."""
-    return subject.kernel.make_inputs(subject.case, Generator(seed, subject.torch_device, on_device=True))
 
 
 @dataclass(frozen=True)
@@ -74,10 +69,10 @@ class SlotRing:
         """
         first = ""
         for i, seed in enumerate(contents):
-            content = make_content(subject, seed)
+            content = subject.inputs(seed)
             self._write(content, slice(i, None, len(contents)), only)
             if i == 0 and only is None:
-                first = content_hash(content, self.torch_device)
+                first = content_hash(content)
             del content
         return first
 

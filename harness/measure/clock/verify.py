@@ -14,7 +14,6 @@ import torch
 
 from harness.measure.clock.content import poison
 from harness.measure.clock.program import ADVANCE, Bench, Program
-from harness.measure.clock.slots import make_content
 from harness.measure.clock.validity import InvalidTiming, Reason
 from harness.measure.guards import unwritten
 from harness.measure.numerics import bit_equal, compare
@@ -41,13 +40,13 @@ def verify(bench: Bench, program: Program, seed: int) -> None:
     slots = sampled_slots(program.slots)
     bench.reset()
     for i, slot in enumerate(slots):
-        bench.ring.load(slot, make_content(bench.subject, seed + i))
+        bench.ring.load(slot, bench.subject.inputs(seed + i))
         for _, tensor in _outputs(bench, program.outputs[slot]):
             poison(tensor)
     program.replay()
     bench.device.synchronize()
     for i, slot in enumerate(slots):
-        bench.scratch.load(0, make_content(bench.subject, seed + i))
+        bench.scratch.load(0, bench.subject.inputs(seed + i))
         _compare_slot(bench, program, slot)
     bench.reset()
 
