@@ -1,17 +1,13 @@
 """What a launch costs beside its measurement: from the request to the fork server until the first cell begins and ends.
 
-    python benchmarks/launch_cost.py KERNEL VARIANT CASE DEVICE [--launches 3] [--profile]
-
-With --profile one cell is measured in this process instead, under cProfile.
+python benchmarks/launch_cost.py KERNEL VARIANT CASE DEVICE [--launches 3]
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
 import os
-import pstats
 import sys
 import tempfile
 import time
@@ -26,18 +22,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Print the cost of a few launches, or the profile of one."""
+    """Print the cost of a few launches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel")
     parser.add_argument("variant")
     parser.add_argument("case")
     parser.add_argument("device")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    if options.profile:
-        profile(options)
-        return
     scratch = Path(tempfile.mkdtemp())
     began = time.monotonic()
     server = ForkServer(Flavour.GPU, scratch)
@@ -68,30 +60,6 @@ def main() -> None:
                 print(f"launch {number}: {message['type']:<12} after {time.monotonic() - began:.2f} s")
         launch.ended.wait()
     server.close()
-
-
-def profile(options: argparse.Namespace) -> None:
-    """Measure one cell in this process and print where the time goes."""
-    from harness.authoring.catalogue import load_kernels
-    from harness.devices.table import load_devices
-    from harness.measure.correctness import check_correctness
-    from harness.measure.subject import Subject
-    from harness.measure.timing import Timer
-
-    kernel = load_kernels(find_workspace(ROOT))[options.kernel].kernel
-    device = load_devices()[options.device]
-    subject = Subject(kernel, options.variant, kernel.case(options.case), device, "cuda")
-    timer = Timer(device, 1, None)
-    for name, step in (
-        ("gate", lambda: check_correctness(subject, on_device=True)),
-        ("session", lambda: timer.session),
-        ("time", lambda: timer(subject)),
-    ):
-        profiler = cProfile.Profile()
-        began = time.monotonic()
-        profiler.runcall(step)
-        print(f"== {name}: {time.monotonic() - began:.2f} s")
-        pstats.Stats(profiler).sort_stats("cumulative").print_stats(22)
 
 
 if __name__ == "__main__":
