@@ -46,6 +46,7 @@ def main() -> None:
             "cells": [f"{options.kernel}/{options.variant}/{options.case}@{options.device}"],
             "seed": number,
             "lease": str(scratch / "lease.json"),
+            "beside": number == 0,
             "environment": {"TRITON_CACHE_DIR": str(scratch / "triton")},
         }
         spec.write_text(json.dumps(request))

@@ -30,12 +30,13 @@ from harness.records import Cell, Status
 if TYPE_CHECKING:
     from harness.authoring.catalogue import Loaded
     from harness.authoring.model import Kind
+    from harness.measure.compiles import Compiles
     from harness.measure.subject import Reading, Subject
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the engine asks of this process."""
+    """What the engine asks of this process; `beside`: the figures beside the main one are taken too."""
 
     root: Path
     kind: str
@@ -43,6 +44,7 @@ class LaunchRequest:
     cells: tuple[str, ...]
     seed: int
     lease: Path
+    beside: bool
     emitter: Emitter
 
 
@@ -68,6 +70,7 @@ class Session:
     timer: Timer
     clock: ReplayClock = field(default_factory=ReplayClock)
     progress: Progress = field(default_factory=Progress)
+    compiles: Compiles | None = None
     lines: list[str] = field(default_factory=list)
 
 
@@ -98,7 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
             _interpret()
         workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
         device = load_devices()[name]
-        timer = Timer(device, launch_request.seed, launch_request.lease) if launch_request else Timer(device, DEFAULT_SEED, None)
+        asked = launch_request
+        timer = Timer(device, asked.seed, asked.lease, beside=asked.beside) if asked else Timer(device, DEFAULT_SEED, None)
         config.stash[SESSION] = Session(device, load_kernels(workspace), timer)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
@@ -216,8 +220,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Say which cell begins, so that a crash or a hang has a name."""
     session = item.config.stash[SESSION]
     session.progress = Progress([], datetime.now(UTC).isoformat(), time.monotonic())
-    if launch_request and (subject := _subject_of(item)):
+    subject = _subject_of(item)
+    if subject is None:
+        return
+    if launch_request:
         launch_request.emitter.send({"type": "begin", "cell": str(subject.cell)})
+    if subject.torch_device == "cuda":
+        from harness.measure.compiles import Compiles
+
+        session.compiles = session.compiles or Compiles()
+        session.compiles.begin(subject)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -236,10 +248,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         readings.append(_blame(call.excinfo.value))
     elif not readings:
         readings.append(_reading(Status.INVALID, "the job file recorded nothing"))
+    compiled = {"compiles_in_lease": session.compiles.count} if session.compiles else {}
     message = {
         "type": "end",
         "cell": str(subject.cell),
-        "readings": [{**vars(r), "columns": dict(r.columns)} for r in readings],
+        "readings": [{**vars(r), "columns": compiled | dict(r.columns)} for r in readings],
         "started_at": progress.started_at,
         "duration": time.monotonic() - progress.began,
     }

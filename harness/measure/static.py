@@ -14,6 +14,7 @@ from triton import knobs
 from triton.runtime.cache import triton_key
 
 from harness.errors import HarnessError
+from harness.measure.compiles import cache_of
 from harness.measure.launches import Launch
 from harness.measure.recording import Recorder, recording
 from harness.measure.sources import launcher_digest
@@ -32,7 +33,7 @@ def compile_static(subject: Subject) -> list[Reading]:
     """Compile what one call of the variant launches; one reading a metric, or one that says why it cannot be built.
 
     Kernels already compiled in this process or found in Triton's cache are not compiled again. The cache is a folder of
-    TRITON_CACHE_DIR for each launcher digest: Triton's own key misses constants that a kernel reads from another module.
+    TRITON_CACHE_DIR for each launcher digest.
 
     Raises:
         HarnessError: the subject's tensors are not on `meta`, its device is no compile target, or TRITON_INTERPRET is set.
@@ -40,7 +41,7 @@ def compile_static(subject: Subject) -> list[Reading]:
     if subject.torch_device != "meta":
         raise HarnessError(f"compile {subject.cell}", f"its tensors are on {subject.torch_device}", "give a Subject on `meta`")
     digest = launcher_digest(subject.kernel, subject.variant_name)
-    with recording(subject.device, Path(knobs.cache.dir) / digest[:32]) as recorder:
+    with recording(subject.device, cache_of(Path(knobs.cache.dir), digest)) as recorder:
         inputs = subject.inputs()
         recorder.forget()  # what making inputs launched is not the variant's
         try:

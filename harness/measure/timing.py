@@ -33,10 +33,11 @@ class Timer:
         device: the row of the device in hand.
         seed: from which the contents of this launch are drawn; base and head of a pair share it.
         lease: file in which launches of one lease hand on what they found out about the unit; None for a run by hand.
+        beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
     """
 
-    def __init__(self, device: Device, seed: int, lease: Path | None) -> None:
-        self.device, self.seed, self.lease = device, seed, lease
+    def __init__(self, device: Device, seed: int, lease: Path | None, *, beside: bool = True) -> None:
+        self.device, self.seed, self.lease, self.beside = device, seed, lease, beside
 
     @cached_property
     def session(self) -> ClockSession:
@@ -71,7 +72,7 @@ class Timer:
             "config": [launch.config for launch in launches],
             "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
         }
-        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session)]
+        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session, beside=self.beside)]
 
     @property
     def fault(self) -> str | None:

@@ -236,12 +236,19 @@ class Bench:
         return keep
 
 
-def make_bench(subject: Subject, device: TimedDevice, slots: int, seed: int, contents: int, *, allocated: int) -> Bench:
-    """Allocate and fill the ring of a cell: `contents` distinct contents from seed on, repeated over `allocated` slots."""
+def make_bench(
+    subject: Subject, device: TimedDevice, slots: int, seed: int, contents: int, *, allocated: int, spare_bytes: int = 0
+) -> Bench:
+    """Allocate and fill the ring of a cell: `contents` distinct contents from seed on, repeated over `allocated` slots.
+
+    Args:
+        spare_bytes: memory in which what calls change may be kept, so that a reset need not draw it again.
+    """
     seeds = tuple(range(seed, seed + min(contents, slots)))
     template = subject.inputs(seed)
     ring, scratch = (SlotRing(template, n, subject.torch_device) for n in (allocated, 1))
     del template
     bench = Bench(subject, device, ring, scratch, slots, seeds, device.new_pool())
+    ring.keep(bench.changing, min(len(seeds), allocated), spare_bytes)
     bench.data_hash = ring.fill(seeds, subject)
     return bench

@@ -93,11 +93,17 @@ class ClockSession:
         return self._eviction
 
     def keep_warm(self) -> None:
-        """Work for the warm-up time where the device has done nothing yet in this launch, or not in the last 20 ms."""
+        """Work for the warm-up time where the device has done nothing yet in this launch; after an idle time of over 20 ms for
+        as long as that was, at most for the warm-up time.
+
+        What a unit loses by idling it has back after working as long: set-up between two figures idles it for a tenth of a
+        second, and sampling begins only when windows of samples agree.
+        """
         device = self.device
-        now = device.now_ns()
-        if self._busy_until_ns is None or now - self._busy_until_ns > self.settings.idle_ns:
-            end = now + round(device.limits.warm_up_s * 1e9)
+        now, whole = device.now_ns(), round(device.limits.warm_up_s * 1e9)
+        idle = whole if self._busy_until_ns is None else min(whole, now - self._busy_until_ns)
+        if idle > self.settings.idle_ns:
+            end = now + idle
             graph = self.eviction
             while device.now_ns() < end:
                 graph.replay()

@@ -49,6 +49,14 @@ class SlotRing:
         self._by_name = {name: held for held in self._held for name in held.group.names}
         self._shared = {name: None if name in self._by_name else value for name, value in template.items()}
         self._views: dict[int, Inputs] = {}
+        self._keeps: frozenset[str] = frozenset()
+        self._kept: dict[int, list[tuple[_Held, torch.Tensor]]] = {}
+
+    def keep(self, names: Collection[str], contents: int, spare_bytes: int) -> None:
+        """Keep these inputs of every content that is filled in from now on, where `contents` of them fit into the memory."""
+        held = [h for h in self._held if not h.group.names.isdisjoint(names)]
+        if contents * sum(h.group.span for h in held) <= spare_bytes:
+            self._keeps = frozenset(names)
 
     def inputs(self, slot: int) -> Inputs:
         """The arguments of a call on one slot."""
@@ -69,10 +77,18 @@ class SlotRing:
         """
         first = ""
         for i, seed in enumerate(contents):
+            where = slice(i, None, len(contents))
+            if only is not None and seed in self._kept and self._keeps.issuperset(only):
+                for held, flat in self._kept[seed]:
+                    if not held.group.names.isdisjoint(only):
+                        held.rows(flat.dtype)[where] = flat
+                continue
             content = subject.inputs(seed)
-            self._write(content, slice(i, None, len(contents)), only)
-            if i == 0 and only is None:
-                first = content_hash(content)
+            self._write(content, where, only)
+            if only is None:
+                kept = [h for h in self._held if not h.group.names.isdisjoint(self._keeps)]
+                self._kept[seed] = [(h, words(content, h.group).clone()) for h in kept]
+                first = first or content_hash(content)
             del content
         return first
 

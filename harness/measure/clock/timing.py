@@ -32,8 +32,11 @@ VERIFIED_BEFORE, VERIFIED_AFTER = 1_000_003, 2_000_003
 """Added to a launch's seed for the contents of verification: far from those that are timed."""
 
 
-def time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
+def time_cell(subject: Subject, session: ClockSession, *, beside: bool = True) -> list[Reading]:
     """Measure a cell that passed its correctness gate in this launch.
+
+    Args:
+        beside: take the figures that nothing is judged by too: warm, chained, one replay, eager.
 
     Returns:
         `latency_us` first: invalid or skipped and alone, or valid with every other figure that the cell has. A number
@@ -42,7 +45,7 @@ def time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
     if session.fault is not None:
         return [invalid(MAIN, session.fault, subject)]
     try:
-        return _time_cell(subject, session)
+        return _time_cell(subject, session, beside)
     except InvalidTiming as breach:
         if breach.reason is Reason.NEGATIVE_TIME:
             # The clock itself is wrong: nothing that it said in this launch can be used.
@@ -52,8 +55,8 @@ def time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
         session.device.release_memory()
 
 
-def _time_cell(subject: Subject, session: ClockSession) -> list[Reading]:
-    timing = _set_up(subject, session)
+def _time_cell(subject: Subject, session: ClockSession, beside: bool) -> list[Reading]:
+    timing = _set_up(subject, session, beside)
     if timing is None:
         return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
     try:
@@ -70,7 +73,7 @@ def footprint_of(subject: Subject) -> Footprint:
     return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.kernel.traffic(subject.case))
 
 
-def _set_up(subject: Subject, session: ClockSession) -> _Timing | None:
+def _set_up(subject: Subject, session: ClockSession, beside: bool) -> _Timing | None:
     """Allocate the ring, twice as large where the cell's ring is not proved yet; None where there is no room for it."""
     device, settings = session.device, session.settings
     one = footprint_of(subject)
@@ -81,8 +84,18 @@ def _set_up(subject: Subject, session: ClockSession) -> _Timing | None:
     is_proved = str(subject.cell) in session.facts.rings
     doubles = not is_proved and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
     allocated = 2 * plan.slots if doubles else plan.slots
-    bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated)
-    return _Timing(session, bench, plan, proves=not is_proved)
+    spare = room - estimate_bytes(one, allocated, PROGRAMS)
+    bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
+    return _Timing(session, bench, plan, proves=not is_proved, beside=beside)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Programs of the figures beside the cold one; None where the cell has none."""
+
+    single: Program
+    warm: Program | None
+    chain: Program | None
 
 
 @dataclass
@@ -93,6 +106,7 @@ class _Timing:
     bench: Bench
     plan: RingPlan
     proves: bool
+    beside: bool
 
     def readings(self) -> list[Reading]:
         """Take every figure."""
@@ -119,23 +133,32 @@ class _Timing:
         """A kernel whose calls are all alike."""
         bench, session = self.bench, self.session
         main = self._lengthened(first, us)
-        single = bench.capture((0,))
-        warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
-        chain = capture_chain(bench, self._repetitions(us, bench.slots))
+        beside = self._capture_beside(us) if self.beside else None
         doubled = self._capture_doubled(us)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
         sampled = self._measure_main(main)
         self._prove_cold(doubled, sampled.us)
         found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
-        if warm is None:
-            found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": bench.subject.kernel.data}))
-        else:
-            found += self._beside("latency_warm_us", warm, WARM, frame)
-        if chain is not None:
-            found += self._beside("chained_us", chain, CHAIN, frame)
-        found += self._guarded("graph1_us", lambda: [frame.time("graph1_us", time_single(session, single), GRAPH1, single)])
-        found += self._eager(frame, sampled.us)
+        if beside is not None:
+            found += self._measure_beside(beside, frame)
+            found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
+        return found
+
+    def _capture_beside(self, us: float) -> _Beside:
+        bench = self.bench
+        warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
+        return _Beside(bench.capture((0,)), warm, capture_chain(bench, self._repetitions(us, bench.slots)))
+
+    def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
+        single, session = programs.single, self.session
+        found = self._guarded("graph1_us", lambda: [frame.time("graph1_us", time_single(session, single), GRAPH1, single)])
+        if programs.warm is None:
+            found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": self.bench.subject.kernel.data}))
+        else:
+            found += self._replayed("latency_warm_us", programs.warm, WARM, frame)
+        if programs.chain is not None:
+            found += self._replayed("chained_us", programs.chain, CHAIN, frame)
         return found
 
     def _cycle(self, frame: Frame, first: Program, us: float) -> list[Reading]:
@@ -154,7 +177,8 @@ class _Timing:
         self._prove_cold(doubled, phases.each[0].us)
         found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
         found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
-        found += self._eager(frame, sampled.us)
+        if self.beside:
+            found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
 
@@ -209,7 +233,7 @@ class _Timing:
             doubled.release()
         self.session.facts.rings[str(self.bench.subject.cell)] = proof
 
-    def _beside(self, metric: str, program: Program, taken: Taken, frame: Frame) -> list[Reading]:
+    def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame) -> list[Reading]:
         """A figure beside the cold one, by replaying a program."""
         budget = self.session.settings.side_budget_s
 

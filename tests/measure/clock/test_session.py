@@ -32,7 +32,7 @@ def test_several_graphs_make_one_sample():
     assert batch.samples == pytest.approx([5.0 + 3.0 / 100] * 5, rel=1e-3)
 
 
-def test_the_device_is_warmed_up_once_and_again_after_idling():
+def test_the_device_is_warmed_up_once_and_after_idling_for_as_long_as_it_idled():
     session = session_on(warm_up_s=0.5)
     device = session.device
     graph = graph_of(session, 1)
@@ -45,10 +45,12 @@ def test_the_device_is_warmed_up_once_and_again_after_idling():
     first, second = warm_up_s(), warm_up_s()
     device.sleep_us(19_000)
     third = warm_up_s()
-    device.sleep_us(21_000)
+    device.sleep_us(100_000)
     fourth = warm_up_s()
+    device.sleep_us(2_000_000)
+    fifth = warm_up_s()
     graph.release()
-    assert [first > 0.5, second > 0.5, third > 0.5, fourth > 0.5] == [True, False, False, True]
+    assert [0.5, 0.0, 0.0, 0.1, 0.5] == [pytest.approx(s, abs=0.01) for s in (first, second, third, fourth, fifth)]
 
 
 def test_a_single_replay_finds_nothing_in_the_cache_and_replays_in_a_row_do():

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from toys import SCALE, subject_of
@@ -73,6 +75,20 @@ def test_a_ring_is_filled_from_few_contents_in_turn():
     expected = [subject.inputs(seed)["x"] for seed in (10, 11, 10, 11, 10)]
     assert all(torch.equal(ring.inputs(s)["x"], x) for s, x in enumerate(expected))
     assert first == content_hash(subject.inputs(10))
+
+
+@pytest.mark.parametrize(("spare_bytes", "drawn_again"), [(0, True), (1 << 20, False)], ids=["no memory to keep", "kept"])
+def test_what_calls_change_is_reset_from_what_was_kept(spare_bytes, drawn_again):
+    subject, drawn = subject_of(SCALE), []
+    spied = SimpleNamespace(inputs=lambda seed: drawn.append(seed) or subject.inputs(seed))
+    ring = SlotRing(subject.inputs(0), slots=5, torch_device="cpu")
+    ring.keep(["x"], 2, spare_bytes)
+    ring.fill([10, 11], spied)
+    drawn.clear()
+    ring.everywhere("x").fill_(0)
+    ring.fill([10, 11], spied, only=["x"])
+    assert all(torch.equal(ring.inputs(s)["x"], subject.inputs(10 + s % 2)["x"]) for s in range(5))
+    assert ([10, 11] if drawn_again else []) == drawn
 
 
 def test_only_named_inputs_are_filled_again(ring):

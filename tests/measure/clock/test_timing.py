@@ -162,7 +162,7 @@ def test_m09_a_clock_that_gives_no_number_stores_none():
 
 
 def test_m12_the_answer_is_the_time_after_throttling_ends():
-    readings, _ = measured(SCALE, slowdown=lambda replays: 1.27 if replays < 120 else 1.0)
+    readings, _ = measured(SCALE, slowdown=lambda replays: 1.27 if replays < 70 else 1.0)
     assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
     assert readings["latency_us"].columns["converged"]
 
@@ -325,3 +325,10 @@ def test_noise_that_never_converges_is_kept_and_said():
 def test_layout_alone_gives_the_footprint_of_a_call():
     one = footprint_of(subject_of(STATE))
     assert (one.allocated, one.outputs, one.touched) == (2 * BYTES, BYTES, 3 * BYTES)
+
+
+def test_a_launch_may_take_the_judged_figures_alone():
+    session = session_on(settings=QUICK)
+    session.facts = LeaseFacts.from_json(known())
+    readings = {r.metric: r for r in time_cell(subject_of(SCALE), session, beside=False)}
+    assert {"latency_us", "gbps", "percent_of_ceiling", "percent_of_peak"} == set(readings)
