@@ -183,7 +183,7 @@ class Guards(TorchDispatchMode):
             if fill:
                 overwrite(house.tensor, tensor)
             else:
-                _poison(house.tensor)
+                poison(house.tensor)
         finally:
             self._placing = False
         self._houses.append(house)
@@ -204,7 +204,8 @@ def _poison_value(dtype: torch.dtype, size: int) -> int:
     return int.from_bytes(raw, "little", signed=True)
 
 
-def _poison(tensor: torch.Tensor) -> None:
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a tensor with the bit pattern of unwritten memory: a quiet NaN that arithmetic does not produce, or a rare integer."""
     if tensor.dtype == torch.bool or tensor.dtype.is_complex:
         return
     bits(tensor).fill_(_poison_value(tensor.dtype, tensor.element_size()))

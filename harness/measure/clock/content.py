@@ -1,4 +1,4 @@
-"""Tensors of a call grouped by the memory that they share, and how such memory is compared and poisoned."""
+"""Tensors of a call grouped by the memory that they share, and how such memory is compared."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 
 from harness.authoring.model import Inputs
 from harness.measure.clock.ring import ALIGNMENT
-from harness.measure.guards import FLOAT_POISON, INTEGER_POISON
-from harness.measure.numerics import bits
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -104,10 +102,3 @@ def dense_bytes(inputs: Inputs, device: str, only: Sequence[str] | None = None) 
     """Bytes of the tensors' elements: gaps do not count, and an expanded tensor counts what it expands."""
     found = tensors_on(inputs, device)
     return sum(min(t.numel() * t.element_size(), extent(t)) for name, t in found.items() if only is None or name in only)
-
-
-def poison(tensor: torch.Tensor) -> None:
-    """Fill a tensor with a bit pattern that no kernel writes: a quiet NaN that arithmetic does not produce, or a rare integer."""
-    pattern = FLOAT_POISON if tensor.dtype.is_floating_point else INTEGER_POISON
-    raw = (pattern.to_bytes(2, "little") * 4)[: tensor.element_size()]
-    bits(tensor).fill_(int.from_bytes(raw, "little", signed=True))

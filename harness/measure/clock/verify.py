@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from harness.measure.clock.content import poison
 from harness.measure.clock.program import ADVANCE, Bench, Program
 from harness.measure.clock.validity import InvalidTiming, Reason
-from harness.measure.guards import unwritten
+from harness.measure.guards import poison, unwritten
 from harness.measure.numerics import bit_equal, compare
 
 SLOTS = 3
