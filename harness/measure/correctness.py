@@ -18,6 +18,7 @@ from harness.authoring.model import Inputs
 from harness.measure.checks import STRUCTURAL, Defect, Finding, Trial, examine
 from harness.measure.data import content_hash
 from harness.measure.guards import Guards, overwrite, poison, unwritten
+from harness.measure.memory import free_bytes, needed_bytes
 from harness.measure.numerics import bit_equal
 from harness.measure.subject import SEED, Reading, Subject
 from harness.records import Status
@@ -146,8 +147,11 @@ def check_correctness(subject: Subject) -> list[Reading]:
 
     Returns:
         One reading a metric: the worst over outputs and mutated tensors in the first call. All are `wrong`, or
-        `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason.
+        `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason. One reading,
+        `skipped`, where the check does not fit into the device's memory.
     """
+    if subject.torch_device == "cuda" and (needed := needed_bytes(subject)) > (free := free_bytes(subject)):
+        return [Reading(None, None, Status.SKIPPED, f"memory: the check takes up to {needed:,} bytes, {free:,} are free")]
     before = subject.inputs()
     measured: dict[str, float] = {}
     try:
