@@ -23,6 +23,8 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/jactionlint --strict-exit --shellcheck=$(BIN)/shellcheck --pyflakes=
+	$(BIN)/zizmor --offline --no-progress --quiet .github/workflows
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
@@ -34,12 +36,20 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
+$(VENV)/core: $(VENV)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/fleet: $(VENV)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[all]'
+	touch $@
+
 $(VENV)/kernels: $(VENV)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[kernels]'
 	touch $@
 
 $(VENV)/dev: $(VENV)/kernels
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[kernels,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[kernels,fleet,dev]'
 	touch $@
 
 clean:

@@ -6,6 +6,8 @@ HarnessError                    exit 2   bad input: asked, found, do next
 |-- KernelFileError             a kernel file that cannot be read: file and line are named
 |-- UnknownNameError            a kernel, device, matrix, kind, metric or run nobody declared
 |-- RefError                    a git ref that does not resolve, or no git at all
+|-- DocumentError               diff.json: not one, or of another format
+|-- GitHubError                 GitHub cannot be reached with what the environment says
 |-- StoreError                  unreadable, foreign or newer Parquet; a run that may not be accepted
 `-- Undecided                   exit 3   nothing to compare, no baseline, infrastructure
     `-- ProbeFailed             a GPU driver is here, but its GPUs cannot be listed

@@ -16,7 +16,7 @@ FIELDS = ("name", "file", "variants", "default", "baseline", "cases", "mutates",
 
 @click.group(
     invoke_without_command=True,
-    epilog="\b\nExamples:\n  harness kernels --format json\n  harness kernels show rmsnorm",
+    epilog="\b\nExamples:\n  harness kernels --format json\n  harness kernels show NAME",
 )
 @_options.format_text_json
 @click.pass_context
@@ -42,7 +42,7 @@ def command(context: click.Context, output: str) -> None:
     print_table(headers, rows, right=("cases", "on cpu"))
 
 
-@command.command(epilog="\b\nExample:\n  harness kernels show rmsnorm")
+@command.command(epilog="\b\nExample:\n  harness kernels show NAME")
 @click.argument("name")
 @_options.format_text_json
 def show(name: str, output: str) -> None:
