@@ -8,15 +8,10 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
 
-from harness.devices.telemetry import TelemetryReader
 from harness.devices.units import Unit, local_units
-from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
 from harness.dispatch.protocol import Event, JobDone, RunContext
-from harness.dispatch.supervisor import Supervisor
+from harness.dispatch.worker import Servers, UnitWorker, flavour_of, without_gpu
 from harness.plan.jobs import Job
 from harness.plan.matrix import INTERPRETER
 
@@ -34,11 +29,7 @@ class LocalDispatcher:
         self.slots = slots or len(os.sched_getaffinity(0))
         self._cancelled = threading.Event()
         self._events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
-        self._servers: list[ForkServer] = []
-        self._live: dict[tuple[Flavour, str], ForkServer] = {}
-        self._lock = threading.Lock()
-        # Linux ends a server when the thread that started it ends: this one lasts as long as the dispatcher
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-starter")
+        self._servers = Servers()
         self._units: list[Unit] | None = None
 
     @property
@@ -70,16 +61,14 @@ class LocalDispatcher:
     def close(self) -> None:
         """End every fork server."""
         self._cancelled.set()
-        for server in self._servers:
-            server.close()
-        self._starter.shutdown()
+        self._servers.close()
 
     def _run(self, context: RunContext, jobs: list[Job]) -> None:
         try:
-            on_host = [job for job in jobs if job.on == "host" or job.device == INTERPRETER]
+            on_host = [job for job in jobs if without_gpu(job)]
             self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
             for unit in self.units if len(on_host) < len(jobs) else []:
-                self._parallel(context, [j for j in jobs if j not in on_host and j.device == unit.device], [unit])
+                self._parallel(context, [j for j in jobs if not without_gpu(j) and j.device == unit.device], [unit])
         except BaseException as error:
             self._events.put(error)
         self._events.put(None)
@@ -88,8 +77,8 @@ class LocalDispatcher:
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             waiting.put(job)
-        for flavour in sorted({_flavour(job) for job in jobs}):
-            self._server(context, flavour, units[0])  # all at once: importing takes seconds
+        for flavour in sorted({flavour_of(job) for job in jobs}):
+            self._servers.get(flavour, units[0], context.scratch)  # all at once: importing takes seconds
         workers = [threading.Thread(target=self._work, args=(context, waiting, unit), daemon=True) for unit in units[: len(jobs)]]
         for worker in workers:
             worker.start()
@@ -98,11 +87,10 @@ class LocalDispatcher:
 
     def _work(self, context: RunContext, waiting: queue.SimpleQueue[Job], unit: Unit) -> None:
         try:
-            with _watch(context, unit) as telemetry:
+            with UnitWorker(context, unit, self._servers, self._cancelled) as worker:
                 while not self._cancelled.is_set():
                     job = waiting.get_nowait()
-                    server = partial(self._server, context, _flavour(job), unit)
-                    for done in Supervisor(context, server, unit, self._cancelled, telemetry).run(job):
+                    for done in worker.run(job):
                         self._events.put(done)
                     if not self._cancelled.is_set():
                         self._events.put(JobDone(job))
@@ -110,28 +98,3 @@ class LocalDispatcher:
             pass
         except BaseException as error:
             self._events.put(error)
-
-    def _server(self, context: RunContext, flavour: Flavour, unit: Unit) -> ForkServer:
-        """The fork server of a flavour (on a GPU: of the unit), started now where there is none or the last was lost."""
-        key = (flavour, unit.uuid if flavour is Flavour.GPU else "")
-        with self._lock:
-            server = self._live.get(key)
-            if server is None or server.lost:
-                home = context.scratch / f"server-{flavour}-{len(self._servers)}"
-                server = self._live[key] = self._starter.submit(ForkServer, flavour, home, unit.environment).result()
-                self._servers.append(server)
-            return server
-
-
-def _watch(context: RunContext, unit: Unit) -> AbstractContextManager[TelemetryReader | None]:
-    """The unit's telemetry while its jobs run; None on a slot of the interpreter, which has no sensors."""
-    if unit.device == INTERPRETER:
-        return nullcontext()
-    home = context.scratch / f"telemetry-{unit.uuid}"
-    return closing(TelemetryReader(unit.uuid, clean_environment(Flavour.GPU, home, unit.environment)))
-
-
-def _flavour(job: Job) -> Flavour:
-    if job.on == "host":
-        return Flavour.STATIC
-    return Flavour.INTERPRETER if job.device == INTERPRETER else Flavour.GPU

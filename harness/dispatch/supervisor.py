@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import selectors
 import signal
 import threading
@@ -19,11 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harness import metrics
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
+from harness.dispatch.stamp import Place, failure, stamped
 from harness.measure.environment import with_id
 from harness.plan.jobs import Job, Turn
 from harness.records import COLUMNS, Cell, Record, Status
@@ -67,6 +68,8 @@ class Supervisor:
         unit: the unit, named in the records.
         cancelled: when set, what runs is killed and nothing more starts.
         telemetry: watches the unit; None where it has no sensors.
+        node: what records call this host; None for its own name.
+        attempt: how often the jobs have been started, this time included.
     """
 
     def __init__(
@@ -76,21 +79,25 @@ class Supervisor:
         unit: Unit,
         cancelled: threading.Event,
         telemetry: Telemetry | None = None,
+        *,
+        node: str | None = None,
+        attempt: int = 1,
     ) -> None:
         self.context, self.server, self.unit, self.cancelled, self.telemetry = context, server, unit, cancelled, telemetry
-        self._environment: dict[str, Any] = {}
-        self._node: str | None = None
+        self._node = node
+        self._place = Place(unit=unit.uuid, node=node, attempt=attempt)
 
     def run(self, job: Job) -> Iterator[CellDone]:
         """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
 
-        A cell of which nothing was ok in one turn is not measured in the next.
+        A cell of which nothing was ok in one turn is not measured in the arm's next. One call is one lease of the unit.
         """
-        spoilt: set[Cell] = set()
+        spoilt: set[tuple[str, Cell]] = set()
+        self._place = dataclasses.replace(self._place, lease=secrets.token_hex(6))
         for turn in job.turns:
-            for done in self._turn(job, turn, [cell for cell in turn.cells if cell not in spoilt]):
+            for done in self._turn(job, turn, [cell for cell in turn.cells if (turn.arm, cell) not in spoilt]):
                 if not any(r.status == Status.OK for r in done.records):
-                    spoilt.add(done.cell)
+                    spoilt.add((turn.arm, done.cell))
                 yield done
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
@@ -142,7 +149,8 @@ class Supervisor:
                 kind = message.get("type")
                 if kind == "environment":
                     unit = {"driver": self.unit.driver, "partition": self.unit.partition}
-                    self._environment, self._node = with_id({**message["environment"], **unit}), str(message["node"])
+                    found, node = with_id({**message["environment"], **unit}), self._node or str(message["node"])
+                    self._place = dataclasses.replace(self._place, environment=found, node=node)
                 elif kind == "begin":
                     current, began_ns = self._expected(message, cells), time.monotonic_ns()
                 elif kind == "end":
@@ -181,6 +189,8 @@ class Supervisor:
             "cells": [str(c) for c in cells],
             "seed": _seed(context.run_id, turn),
             "lease": str(context.scratch / f"lease-{self.unit.uuid}.json"),
+            # figures that nothing is judged by are taken once a lease and arm
+            "beside": turn.position == min(t.position for t in job.turns if t.arm == turn.arm),
             # binaries compiled by one launch serve the next; arms never share them
             "environment": {"TRITON_CACHE_DIR": str(context.scratch / "triton" / turn.arm)},
         }
@@ -246,39 +256,10 @@ class Supervisor:
             told = {name: value for name, value in dict(columns.get("evidence") or {}).items() if name != "telemetry"}
             columns["evidence"] = told | seen
             answer = {name: reading[name] for name in ("metric", "value", "status", "reason")}
-            yield self._record(job, turn, cell, launch, common | columns | answer)
+            yield stamped(self.context, job, turn, cell, self._place, common | columns | answer, launch)
 
     def _failure(self, job: Job, turn: Turn, cell: Cell, launch: str, status: Status, reason: str) -> Record:
-        return self._record(job, turn, cell, launch, {"metric": None, "value": None, "status": status, "reason": reason})
-
-    def _record(self, job: Job, turn: Turn, cell: Cell, launch: str, columns: dict[str, Any]) -> Record:
-        row = metrics.metric(columns["metric"]) if columns["metric"] else None
-        code = self.context.arms[turn.arm]
-        stamped: dict[str, Any] = {
-            "run_id": self.context.run_id,
-            "job_id": job.job_id,
-            "attempt": 1,
-            "arm": turn.arm,
-            "block": turn.block,
-            "position": turn.position,
-            "launch": launch,
-            "commit": code.commit,
-            "tree": code.tree,
-            "dirty": code.dirty,
-            "code_digest": code.code_digest,
-            "kernel": cell.kernel,
-            "variant": cell.variant,
-            "case": cell.case,
-            "dtype": cell.dtype,
-            "device": cell.device,
-            "unit": self.unit.uuid,
-            "node": self._node,
-            "kind": job.kind,
-            "unit_of_measure": row.unit if row else None,
-            "better": row.better if row else None,
-            "environment": self._environment,
-        }
-        return Record(**{**columns, **stamped})
+        return failure(self.context, job, turn, cell, self._place, status, reason, launch)
 
     def _death(self, launch: Launch, name: str) -> str:
         if launch.status is None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
-from harness.dispatch import local
+from harness.dispatch import worker
 from harness.dispatch.launcher import Launch
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.protocol import ArmCode, CellDone, RunContext
@@ -134,8 +134,8 @@ def events(context, monkeypatch, jobs, unit=GPU):
         started.append((uuid, env, Reader()))
         return started[-1][2]
 
-    monkeypatch.setattr(local, "TelemetryReader", start)
-    monkeypatch.setattr(LocalDispatcher, "_server", lambda *_: Server(begin(FIRST), end(FIRST)))
+    monkeypatch.setattr(worker, "TelemetryReader", start)
+    monkeypatch.setattr(worker.Servers, "get", lambda *_: Server(begin(FIRST), end(FIRST)))
     dispatcher = LocalDispatcher(1)
     dispatcher._units = [unit]
     dispatcher.submit(context, jobs)

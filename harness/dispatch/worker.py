@@ -1,0 +1,109 @@
+"""One unit at work: its fork servers, its telemetry, and the jobs it runs one after another. Every dispatcher works through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from harness.devices.telemetry import TelemetryReader
+from harness.devices.units import Unit
+from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
+from harness.dispatch.protocol import CellDone, RunContext
+from harness.dispatch.supervisor import Supervisor
+from harness.plan.jobs import Job
+from harness.plan.matrix import INTERPRETER
+
+
+def without_gpu(job: Job) -> bool:
+    """Whether a job needs no GPU: it compiles, or runs in the interpreter."""
+    return job.on == "host" or job.device == INTERPRETER
+
+
+def flavour_of(job: Job) -> Flavour:
+    """The fork server that a job's launches need."""
+    if job.on == "host":
+        return Flavour.STATIC
+    return Flavour.INTERPRETER if job.device == INTERPRETER else Flavour.GPU
+
+
+class Servers:
+    """The fork servers of this host: one a flavour, and on a GPU one a unit; one that was lost is replaced."""
+
+    def __init__(self) -> None:
+        self._all: list[ForkServer] = []
+        self._live: dict[tuple[Flavour, str], ForkServer] = {}
+        self._lock = threading.Lock()
+        # Linux ends a server when the thread that started it ends: this one lasts as long as the object
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-starter")
+
+    def get(self, flavour: Flavour, unit: Unit, scratch: Path) -> ForkServer:
+        """The server of a flavour (on a GPU: of the unit), started now where there is none or the last was lost.
+
+        Args:
+            scratch: a folder of its own is made in it for a server that starts.
+        """
+        key = (flavour, unit.uuid if flavour is Flavour.GPU else "")
+        with self._lock:
+            server = self._live.get(key)
+            if server is None or server.lost:
+                home = scratch / f"server-{flavour}-{len(self._all)}"
+                server = self._live[key] = self._starter.submit(ForkServer, flavour, home, unit.environment).result()
+                self._all.append(server)
+            return server
+
+    def close(self) -> None:
+        """End every server with its launches."""
+        for server in self._all:
+            server.close()
+        self._starter.shutdown()
+
+
+class UnitWorker:
+    """Runs jobs on one unit, whose telemetry is read inside the `with` block. Enter it from a thread that outlives it.
+
+    Args:
+        unit: a GPU, or a slot of the interpreter, which compiles, too.
+        cancelled: when set, what runs is killed and nothing more starts.
+        scratch: folder for the servers' logs (default: that of the context).
+        node: what records call this host; None for its own name.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        unit: Unit,
+        servers: Servers,
+        cancelled: threading.Event,
+        *,
+        scratch: Path | None = None,
+        node: str | None = None,
+    ) -> None:
+        self.context, self.unit, self.servers, self.cancelled, self.node = context, unit, servers, cancelled, node
+        self.scratch = scratch or context.scratch
+        self._stack = ExitStack()
+        self._telemetry: TelemetryReader | None = None
+
+    def __enter__(self) -> Self:
+        self._telemetry = self._stack.enter_context(self._watch())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, job: Job, attempt: int = 1) -> Iterator[CellDone]:
+        """Yield every cell of a job as it ends; see `Supervisor.run`."""
+        server = partial(self.servers.get, flavour_of(job), self.unit, self.scratch)
+        supervisor = Supervisor(self.context, server, self.unit, self.cancelled, self._telemetry, node=self.node, attempt=attempt)
+        yield from supervisor.run(job)
+
+    def _watch(self) -> AbstractContextManager[TelemetryReader | None]:
+        """The unit's telemetry; None on a slot of the interpreter, which has no sensors."""
+        if self.unit.device == INTERPRETER:
+            return nullcontext()
+        home = self.scratch / f"telemetry-{self.unit.uuid}"
+        return closing(TelemetryReader(self.unit.uuid, clean_environment(Flavour.GPU, home, self.unit.environment)))
