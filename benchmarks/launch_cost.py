@@ -46,6 +46,7 @@ def main() -> None:
             "cells": [f"{options.kernel}/{options.variant}/{options.case}@{options.device}"],
             "seed": number,
             "lease": str(scratch / "lease.json"),
+            "first": number == 0,
             "beside": number == 0,
             "environment": {"TRITON_CACHE_DIR": str(scratch / "triton")},
         }

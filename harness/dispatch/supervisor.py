@@ -189,6 +189,7 @@ class Supervisor:
             "cells": [str(c) for c in cells],
             "seed": _seed(context.run_id, turn),
             "lease": str(context.scratch / f"lease-{self.unit.uuid}.json"),
+            "first": turn == job.turns[0],
             # figures that nothing is judged by are taken once a lease and arm
             "beside": turn.position == min(t.position for t in job.turns if t.arm == turn.arm),
             # binaries compiled by one launch serve the next; arms never share them

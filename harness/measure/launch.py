@@ -31,7 +31,7 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     """Measure the cells of `request` and write messages to the descriptor `records`; the exit status is pytest's.
 
     Args:
-        request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, beside, environment (variables
+        request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, first, beside, environment (variables
             of this launch).
         records: descriptor of the supervisor's pipe.
     """
@@ -47,6 +47,7 @@ def run_launch(request: dict[str, Any], records: int) -> int:
         cells=tuple(request["cells"]),
         seed=request["seed"],
         lease=Path(request["lease"]),
+        first=request["first"],
         beside=request["beside"],
         emitter=Emitter(records),
     )

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the engine asks of this process; `beside`: the figures beside the main one are taken too."""
+    """What the engine asks of this process; `first`: it is the first launch of its lease; `beside`: figures beside the main one are
+    taken too."""
 
     root: Path
     kind: str
@@ -44,6 +45,7 @@ class LaunchRequest:
     cells: tuple[str, ...]
     seed: int
     lease: Path
+    first: bool
     beside: bool
     emitter: Emitter
 
@@ -102,7 +104,9 @@ def pytest_configure(config: pytest.Config) -> None:
         workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
         device = load_devices()[name]
         asked = launch_request
-        timer = Timer(device, asked.seed, asked.lease, beside=asked.beside) if asked else Timer(device, DEFAULT_SEED, None)
+        timer = (
+            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside) if asked else Timer(device, DEFAULT_SEED, None)
+        )
         config.stash[SESSION] = Session(device, load_kernels(workspace), timer)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error

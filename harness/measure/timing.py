@@ -33,11 +33,12 @@ class Timer:
         device: the row of the device in hand.
         seed: from which the contents of this launch are drawn; base and head of a pair share it.
         lease: file in which launches of one lease hand on what they found out about the unit; None for a run by hand.
+        first: whether this is the lease's first launch, whose first canary the others are held against.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
     """
 
-    def __init__(self, device: Device, seed: int, lease: Path | None, *, beside: bool = True) -> None:
-        self.device, self.seed, self.lease, self.beside = device, seed, lease, beside
+    def __init__(self, device: Device, seed: int, lease: Path | None, *, first: bool = True, beside: bool = True) -> None:
+        self.device, self.seed, self.lease, self.first, self.beside = device, seed, lease, first, beside
 
     @cached_property
     def session(self) -> ClockSession:
@@ -50,7 +51,11 @@ class Timer:
         if self.lease is not None:
             with suppress(FileNotFoundError):
                 facts = LeaseFacts.from_json(json.loads(self.lease.read_text()))
-        return ClockSession(TorchDevice(self.device), self.seed, facts)
+        if self.first:
+            facts.canaries.clear()
+        session = ClockSession(TorchDevice(self.device), self.seed, facts)
+        session.note_canary()
+        return session
 
     def __call__(self, subject: Subject) -> Timing:
         """Time one cell; on `cpu` by the interpreter's clock."""
@@ -76,11 +81,13 @@ class Timer:
 
     @property
     def fault(self) -> str | None:
-        """Why no figure of this launch may be used: its clock was caught lying."""
+        """Why no figure of this launch may be used: its clock was caught lying, or a canary moved."""
         return str(self.session.fault) if "session" in self.__dict__ and self.session.fault else None
 
     def close(self) -> None:
-        """Write what was found out about the unit for the launches after this one."""
+        """Take the last canary, and write what was found out about the unit for the launches after this one."""
+        if "session" in self.__dict__ and self.fault is None:
+            self.session.note_canary()
         if self.lease is not None and "session" in self.__dict__ and self.fault is None:
             part = self.lease.with_suffix(".part")
             part.write_text(json.dumps(self.session.facts.to_json()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from harness.measure.clock.device import BLOCK_MULTIPLE
+from harness.measure.clock.validity import InvalidTiming, Reason
 
 if TYPE_CHECKING:
     from harness.measure.clock.session import ClockSession
@@ -17,6 +18,8 @@ COPY_CACHES = 16
 """Size of the copy, in last-level caches: fixed for a device, and out of any cache's reach."""
 SAMPLES = 21
 REPLAYS_A_SAMPLE = 5
+ARITHMETIC_LIMIT, COPY_LIMIT = 0.01, 0.02
+"""Largest change of a canary within a lease, relative: beyond it the unit is not the one that the lease began with."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,18 @@ def take_canary(session: ClockSession) -> Canary:
     del source, target
     device.release_memory()
     return Canary(*times)
+
+
+def check_canaries(first: Canary, now: Canary) -> None:
+    """Hold a canary against the first of its lease.
+
+    Raises:
+        InvalidTiming: contended.
+    """
+    for name, before, after, limit in (
+        ("arithmetic", first.arithmetic_us, now.arithmetic_us, ARITHMETIC_LIMIT),
+        ("copy", first.copy_us, now.copy_us, COPY_LIMIT),
+    ):
+        if not abs(after / before - 1) <= limit:
+            found = f"the {name} canary moved from {before:.4g} to {after:.4g} us ({after / before - 1:+.1%}) within the lease"
+            raise InvalidTiming(Reason.CONTENDED, f"{found}: the unit is shared, throttled or clocked otherwise")

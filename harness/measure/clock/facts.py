@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.measure.clock.canaries import Canary
 from harness.measure.clock.ceilings import Ceilings
 from harness.measure.clock.floors import CellFloors, ClockFloors
 
@@ -33,12 +34,14 @@ class LeaseFacts:
         ceilings: the unit's own bandwidth.
         floors: by the grids of a call.
         rings: by cell.
+        canaries: in the order taken, the lease's first launch first.
     """
 
     clock: ClockFloors | None = None
     ceilings: Ceilings | None = None
     floors: dict[str, CellFloors] = field(default_factory=dict)
     rings: dict[str, RingProof] = field(default_factory=dict)
+    canaries: list[Canary] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -47,6 +50,7 @@ class LeaseFacts:
             "ceilings": asdict(self.ceilings) if self.ceilings else None,
             "floors": {key: found.to_json() for key, found in self.floors.items()},
             "rings": {cell: asdict(proof) for cell, proof in self.rings.items()},
+            "canaries": [asdict(canary) for canary in self.canaries],
         }
 
     @classmethod
@@ -61,4 +65,5 @@ class LeaseFacts:
             ceilings=Ceilings(**data["ceilings"]) if data["ceilings"] else None,
             floors={key: CellFloors.from_json(found) for key, found in data["floors"].items()},
             rings={cell: RingProof(**proof) for cell, proof in data["rings"].items()},
+            canaries=[Canary(**canary) for canary in data["canaries"]],
         )

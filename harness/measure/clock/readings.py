@@ -92,7 +92,7 @@ class Frame:
             "nodes": program.nodes if program else None,
             "floors": {"empty_us": self.floors.empty_grid_us, "touch_us": self.floors.touch_us},
             "tick": self.session.clock.tick_us * 1000,
-            "canaries": list(self.session.canaries),
+            "canaries": [us for canary in self.session.facts.canaries for us in (canary.arithmetic_us, canary.copy_us)],
             "doubled": proof.change if proof else None,
         }
         return {key: value for key, value in found.items() if key in EVIDENCE}

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import torch
 
+from harness.measure.clock.canaries import check_canaries, take_canary
 from harness.measure.clock.ceilings import Ceilings, measure_ceilings
 from harness.measure.clock.device import Graph, Grid, TimedDevice
 from harness.measure.clock.facts import LeaseFacts
@@ -43,7 +44,6 @@ class ClockSession:
         device: the device in hand.
         seed: from which every content of this launch is drawn; base and head of a pair share it.
         facts: what earlier launches of the lease found out about the unit; new findings are added to it.
-        canaries: canary times of the lease (us) in the order taken, kept beside each figure.
         fault: why no number of this launch may be used, once that is known.
     """
 
@@ -51,10 +51,18 @@ class ClockSession:
     seed: int
     facts: LeaseFacts = field(default_factory=LeaseFacts)
     settings: ClockSettings = field(default_factory=ClockSettings)
-    canaries: Sequence[float] = ()
     fault: InvalidTiming | None = None
     _busy_until_ns: int | None = None
     _eviction: Graph | None = None
+
+    def note_canary(self) -> None:
+        """Take a canary and hold it against the lease's first; where it moved, no number of this launch may be used."""
+        try:
+            canary = take_canary(self)
+            self.facts.canaries.append(canary)
+            check_canaries(self.facts.canaries[0], canary)
+        except InvalidTiming as breach:
+            self.fault = breach
 
     @property
     def clock(self) -> ClockFloors:

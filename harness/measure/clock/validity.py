@@ -28,6 +28,7 @@ class Reason(StrEnum):
     MEMORY = "memory"
     WARM_FOOTPRINT = "warm_footprint"
     LAUNCH_BOUND = "launch_bound"
+    CONTENDED = "contended"
 
 
 class InvalidTiming(Exception):
