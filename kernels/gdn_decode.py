@@ -26,23 +26,34 @@ Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024 (arXiv 2412.06
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch.nn import functional
 
 from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
-from kernels._lib.numerics import rounded, softplus
+from kernels._lib.arguments import ITEM_BYTES
+from kernels._lib.gated_delta import (
+    Packed,
+    Rows,
+    check_packed,
+    draw_parameters,
+    draw_slots,
+    draw_slotted,
+    draw_step,
+    log_gate,
+    log_gates,
+    packed_axes,
+    packed_bytes,
+    split_packed,
+    unit,
+    unit_rows,
+)
+from kernels._lib.numerics import rounded
 
-EPSILON = tl.constexpr(1e-6)
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-LARGEST_K = 1024
 LANE_BYTES = 128
 """State bytes of a tile that one lane holds: eight 16-byte loads in flight at once."""
 
@@ -89,11 +100,11 @@ def _gdn_decode(
     p_tile = p_state + slot * stride_slot + i_hv * (V * K) + o_v[:, None] * K + o_k[None, :]
     b_S = tl.load(p_tile, mask=in_tile, other=ZERO).to(tl.float32)
 
-    decay = tl.exp(-tl.exp(b_A_log) * softplus(b_a + b_dt_bias))
+    decay = tl.exp(log_gate(b_a, b_A_log, b_dt_bias))
     beta = tl.sigmoid(b_b)
     if USE_L2NORM:
-        b_q *= tl.rsqrt(tl.sum(b_q * b_q, 0) + EPSILON)
-        b_k *= tl.rsqrt(tl.sum(b_k * b_k, 0) + EPSILON)
+        b_q = unit(b_q)
+        b_k = unit(b_k)
     b_q *= scale
 
     # Both sums run over the old state, so neither waits for the other: with S' = decay*S + u k^T, S' q = decay*(S q) + u*(k q).
@@ -104,75 +115,6 @@ def _gdn_decode(
     b_o = decay * b_Sq + b_u * tl.sum(b_k * b_q, 0)
     tl.store(p_tile, rounded(b_S, p_state.dtype.element_ty), mask=in_tile)
     tl.store(p_o, rounded(b_o, p_out.dtype.element_ty), mask=in_v)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    B: int
-    H: int
-    HV: int
-    K: int
-    V: int
-
-
-def _refuse(found: str, do: str) -> ValueError:
-    return ValueError(f"gdn_decode: {found}: {do}")
-
-
-def _shape(mixed_qkv: torch.Tensor, state: torch.Tensor) -> _Shape:
-    """The axes of a call: H follows from the width of mixed_qkv. Raises ValueError."""
-    if mixed_qkv.dim() != 2 or state.dim() != 4:
-        raise _refuse(
-            f"mixed_qkv has shape {tuple(mixed_qkv.shape)}, state {tuple(state.shape)}",
-            "give mixed_qkv (B, 2*H*K + HV*V) and state (slots, HV, V, K)",
-        )
-    B, width = mixed_qkv.shape
-    _, HV, V, K = state.shape
-    H, rest = divmod(width - HV * V, 2 * K)
-    if rest or H < 1:
-        raise _refuse(
-            f"mixed_qkv has {width} columns, which are 2*H*K + HV*V for no H, with the state's HV={HV}, V={V}, K={K}",
-            "pack q (H*K), k (H*K) and v (HV*V) in this order",
-        )
-    if HV % H:
-        raise _refuse(f"HV={HV} is no multiple of H={H}", "every key head serves HV/H value heads, so choose HV as a multiple of H")
-    return _Shape(B, H, HV, K, V)
-
-
-def _checked(
-    mixed_qkv: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    A_log: torch.Tensor,
-    dt_bias: torch.Tensor,
-    state: torch.Tensor,
-    state_indices: torch.Tensor,
-) -> _Shape:
-    """The axes of a call whose shapes, dtypes and strides are those of the module's table. Raises ValueError."""
-    n = _shape(mixed_qkv, state)
-    if n.K > LARGEST_K:
-        raise _refuse(f"K={n.K}", f"a row of the state must fit the registers of one warp, so K is at most {LARGEST_K}")
-    io, fp32 = (mixed_qkv.dtype,), (torch.float32,)
-    for name, tensor, shape, dtypes in (
-        ("mixed_qkv", mixed_qkv, mixed_qkv.shape, DTYPES),
-        ("a", a, (n.B, n.HV), io),
-        ("b", b, (n.B, n.HV), io),
-        ("A_log", A_log, (n.HV,), fp32),
-        ("dt_bias", dt_bias, (n.HV,), fp32),
-        ("state", state, state.shape, DTYPES),
-        ("state_indices", state_indices, (n.B,), (torch.int32,)),
-    ):
-        if tensor.shape != shape or tensor.dtype not in dtypes:
-            raise _refuse(
-                f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {tuple(shape)} of {' or '.join(map(str, dtypes))}"
-            )
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise _refuse(f"{name} has strides {tensor.stride()}", "its last axis must have stride 1, call .contiguous()")
-        if tensor.device != state.device:
-            raise _refuse(f"{name} is on {tensor.device}, state on {state.device}", "move them to one device")
-    if not state[:1].is_contiguous() or (state.shape[0] > 1 and state.stride(0) < n.HV * n.V * n.K):
-        raise _refuse(f"state has strides {state.stride()}", "each slot must be contiguous, only the slots may lie apart")
-    return n
 
 
 def value_tile(heads: int, V: int, BK: int, item_bytes: int) -> int:
@@ -208,7 +150,7 @@ def gdn_decode(
     Raises:
         ValueError: HV is no multiple of H, or a shape, dtype or stride that the module's table does not allow.
     """
-    n = _checked(mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
+    n = check_packed("gdn_decode", mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
     out = mixed_qkv.new_empty((n.B, 1, n.HV, n.V))
     BK = triton.next_power_of_2(n.K)
     BV = value_tile(n.B * n.HV, n.V, BK, state.element_size())
@@ -236,34 +178,29 @@ def gdn_decode_torch(
     Raises:
         ValueError: as `gdn_decode`.
     """
-    n = _checked(mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
+    n = check_packed("gdn_decode", mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
     if n.B == 0:
         return mixed_qkv.new_empty((0, 1, n.HV, n.V))
     q, k, v = _split(mixed_qkv.float(), n)
     if l2norm:
-        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + EPSILON.value) for x in (q, k))
+        q, k = unit_rows(q), unit_rows(k)
     q = q * (n.K**-0.5 if scale is None else scale)
 
-    # A padded row has no slot of its own, and a boolean index would wait for the device: it repeats what the first live row writes.
-    live = state_indices >= 0
-    source = torch.where(live, torch.arange(n.B, device=live.device), live.int().argmax())
-    slots = state_indices.clamp(min=0)[source]
-    old = state[slots]
-
-    decay = torch.exp(-A_log.exp() * functional.softplus(a.float() + dt_bias))
-    S = old.float() * decay[:, :, None, None]
+    rows = Rows.of(state_indices)
+    old = state[rows.slots]
+    S = old.float() * log_gates(a, A_log, dt_bias, torch.float32).exp()[:, :, None, None]
     u = b.float().sigmoid()[:, :, None] * (v - (S * k[:, :, None, :]).sum(-1))
     S = S + u[:, :, :, None] * k[:, :, None, :]
     out = (S * q[:, :, None, :]).sum(-1)
-    state[slots] = torch.where(live[source, None, None, None], S.to(state.dtype)[source], old)
-    return torch.where(live[:, None, None], out, 0.0).to(mixed_qkv.dtype)[:, None]
+    rows.write(state, old, S)
+    return torch.where(rows.live[:, None, None], out, 0.0).to(mixed_qkv.dtype)[:, None]
 
 
-def _split(mixed_qkv: torch.Tensor, n: _Shape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _split(mixed_qkv: torch.Tensor, n: Packed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k (B, HV, K), each key head repeated for the value heads that it serves, and v (B, HV, V)."""
-    q, k, v = mixed_qkv.split((n.H * n.K, n.H * n.K, n.HV * n.V), dim=1)
-    q, k = (x.reshape(n.B, n.H, n.K).repeat_interleave(n.HV // n.H, dim=1) for x in (q, k))
-    return q, k, v.reshape(n.B, n.HV, n.V)
+    q, k, v = split_packed(mixed_qkv, n)
+    group = n.HV // n.H
+    return q.repeat_interleave(group, dim=1), k.repeat_interleave(group, dim=1), v
 
 
 def reference(
@@ -277,11 +214,11 @@ def reference(
     l2norm: bool,
 ) -> dict[str, torch.Tensor]:
     """The formula in fp64, for a state of any dtype: `out` and the whole new `state`."""
-    n = _shape(mixed_qkv, state)
+    n = packed_axes("gdn_decode", mixed_qkv, state)
     q, k, v = _split(mixed_qkv.double(), n)
     if l2norm:
-        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + EPSILON.value) for x in (q, k))
-    decay = torch.exp(-A_log.double().exp() * functional.softplus(a.double() + dt_bias.double()))
+        q, k = unit_rows(q), unit_rows(k)
+    decay = log_gates(a, A_log, dt_bias, torch.float64).exp()
     beta = b.double().sigmoid()
     out, new_state = torch.zeros_like(v), state.to(torch.float64, copy=True)
     for row, slot in enumerate(state_indices.tolist()):
@@ -299,31 +236,17 @@ def step_inputs(case: Case, generator: Any) -> Inputs:
 
     A strided case takes rows from wider buffers.
     """
-    spread = 1.0 if case.l2norm else (3 / case.K) ** 0.5
-    padding = 64 * case.strided
-    qk = generator.uniform((case.B, 2 * case.H * case.K), case.dtype, -spread, spread)
-    v = generator.uniform((case.B, case.HV * case.V + padding), case.dtype)
-    gates = generator.normal((2, case.B, case.HV + padding), case.dtype)[:, :, : case.HV]
-    return {"mixed_qkv": torch.cat([qk, v], dim=1)[:, : 2 * case.H * case.K + case.HV * case.V], "a": gates[0], "b": gates[1]}
+    return draw_step(case, generator, 1.0 if case.l2norm else (3 / case.K) ** 0.5)
 
 
 def make_inputs(case: Case, generator: Any) -> Inputs:
-    """Arguments of a call. One slot belongs to no row, and neither do those of padded rows, which are spread over the batch.
-
-    The ranges are those of trained layers: exp(A_log) is 1 to 16, softplus(dt_bias) 0.001 to 0.1, which gives a decay of
-    0.2 to 0.999 a step.
-    """
-    slots, row_values = case.B + 1, case.HV * case.V * case.K
-    slot_values = row_values + 64 * case.strided
-    state_indices = generator.permutation(slots)[: case.B].clone()
-    for i in range(case.pad):
-        state_indices[i * case.B // case.pad] = -1 - i
-    state = generator.uniform((slots, slot_values), case.state)[:, :row_values]
+    """Arguments of a call. One slot belongs to no row, and neither do those of padded rows, which are spread over the batch."""
+    state_indices = draw_slots(case, generator)
+    state = draw_slotted(case, generator, (case.HV, case.V, case.K), case.state)
     return {
         **step_inputs(case, generator),
-        "A_log": generator.uniform((case.HV,), "fp32", 0.0, math.log(16.0)),
-        "dt_bias": generator.uniform((case.HV,), "fp32", -6.9, -2.25),
-        "state": state.unflatten(1, (case.HV, case.V, case.K)),
+        **draw_parameters(case, generator),
+        "state": state,
         "state_indices": state_indices,
         "l2norm": bool(case.l2norm),
     }
@@ -331,10 +254,8 @@ def make_inputs(case: Case, generator: Any) -> Inputs:
 
 def traffic(case: Case) -> Traffic:
     """The live rows' q, k, v, a, b and state, A_log, dt_bias and the indices read once; the live rows' state and `out` written once."""
-    live, io = case.B - case.pad, ITEM_BYTES[case.dtype]
-    state = live * case.HV * case.V * case.K * ITEM_BYTES[case.state]
-    row = (2 * case.H * case.K + case.HV * case.V + 2 * case.HV) * io
-    return Traffic(read_bytes=live * row + 2 * case.HV * 4 + case.B * 4 + state, written_bytes=state + case.B * case.HV * case.V * io)
+    state = (case.B - case.pad) * case.HV * case.V * case.K * ITEM_BYTES[case.state]
+    return Traffic(packed_bytes(case) + state, state + case.B * case.HV * case.V * ITEM_BYTES[case.dtype])
 
 
 def flops(case: Case) -> int:

@@ -25,7 +25,7 @@ def feed_of(bench: Bench) -> dict[str, str]:
     """
     kernel, variant = bench.subject.kernel, bench.subject.variant
     feed = dict(kernel.drift.carry) if kernel.drift else {name: name for name in variant.mutates or ()}
-    if kernel.cycle is not None or not feed:
+    if bench.cycle is not None or not feed:
         return {}
     inputs = bench.scratch.inputs(0)
     given = _after(bench, inputs, variant.call(**inputs))

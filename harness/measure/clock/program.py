@@ -106,8 +106,9 @@ class Bench:
 
     @property
     def cycle(self) -> Cycle | None:
-        """The kernel's cycle, where it has one."""
-        return self.subject.kernel.cycle
+        """The kernel's cycle, where the case has more than one phase: else its calls are all alike, and the cursor is held."""
+        cycle = self.subject.kernel.cycle
+        return cycle if cycle and cycle.length(self.subject.case) > 1 else None
 
     @property
     def cycle_length(self) -> int:
