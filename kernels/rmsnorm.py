@@ -13,9 +13,10 @@
 
 Numerics: sums and products in fp32. y is rounded once, after the weight (cast="after"); cast="before" rounds the
 normalised row too, as `weight * normed.to(dtype)` does. The norm sees the rounded sum, so that the fused add equals the
-add followed by the norm bit for bit. Rounding to fp16 is off by at most 2^-11 of a value and to bf16 by at most 2^-8
-(2^-7 in Triton's interpreter, which truncates to bf16); the tolerance allows two roundings. In fp32 what is left is the
-order of the sum and rsqrt: a few 2^-24.
+add followed by the norm bit for bit. Rounding to fp16 is off by at most 2^-11 of a value and to bf16 by at most 2^-8; the
+tolerance allows two roundings. In fp32 what is left is the order of the sum and rsqrt: a few 2^-24. A NaN makes its whole
+row of y NaN; so does an infinity of its own value, and zero of the others. The mean square is fp32: it overflows beyond
+values of 1e19.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, equation 4; the weight + 1 form is that of
 Gemma and of Qwen3-Next.
@@ -23,42 +24,28 @@ Gemma and of Qwen3-Next.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from harness import Case, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from kernels._lib.arguments import FLOATS, ITEM_BYTES, check, refuse
 from kernels._lib.numerics import rounded
+from kernels._lib.rows import ROW_LIMIT, common_alignment, load_block, plan_rows, store_block
 
-ROW_LIMIT = 16384
-"""Longest row that is kept in registers: 32 fp32 values a thread in a block of 512 threads."""
 LOOP_BLOCK = 4096
-"""Columns of one step over a longer row."""
-
-
-@triton.jit
-def _load(p, mask, IS_MASKED: tl.constexpr, EVICTION: tl.constexpr):
-    return tl.load(p, mask=mask, other=0.0, eviction_policy=EVICTION) if IS_MASKED else tl.load(p, eviction_policy=EVICTION)
-
-
-@triton.jit
-def _store(p, b, mask, IS_MASKED: tl.constexpr):
-    if IS_MASKED:
-        tl.store(p, rounded(b, p.dtype.element_ty), mask=mask)
-    else:
-        tl.store(p, rounded(b, p.dtype.element_ty))
+"""Columns of one step over a row that is too long for registers."""
 
 
 @triton.jit
 def _load_sum(p_x, o_x, p_residual, o_residual, mask, IS_MASKED: tl.constexpr):
     """x, or x + residual as it rounds to the residual's dtype; fp32."""
-    b_s = _load(p_x + o_x, mask, IS_MASKED, "").to(tl.float32)
+    b_s = load_block(p_x + o_x, mask, IS_MASKED).to(tl.float32)
     if p_residual is not None:
-        b_r = _load(p_residual + o_residual, mask, IS_MASKED, "")
+        b_r = load_block(p_residual + o_residual, mask, IS_MASKED)
         b_s = rounded(b_s + b_r.to(tl.float32), b_r.dtype).to(tl.float32)
     return b_s
 
@@ -101,14 +88,18 @@ def rmsnorm_rows(
     o_y = i_m * N
     o_block = tl.arange(0, BLOCK)[None, :]
 
-    # All of a program's loads are under way before the first value is used, so that their latencies overlap.
-    b_s = ()
+    # All loads are to be under way before the first value is used. The weight is used last, and ptxas would move its loads
+    # behind the sum of squares, where their latency adds to the row's; it moves no load across a barrier, which waits for none.
     b_w = ()
+    for i in tl.static_range(CHUNKS):
+        o_n = i * BLOCK + o_block
+        b_w += (load_block(p_w + o_n, o_n < N, (i + 1) * BLOCK > N),)
+    tl.debug_barrier()
+    b_s = ()
     for i in tl.static_range(CHUNKS):
         o_n = i * BLOCK + o_block
         mask = (i_m < M) & (o_n < N)
         b_s += (_load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, mask, IS_RAGGED_M or (i + 1) * BLOCK > N),)
-        b_w += (_load(p_w + o_n, o_n < N, (i + 1) * BLOCK > N, "evict_last"),)
 
     # Threads add their own squares before they meet: one reduction a row.
     b_ss = b_s[0] * b_s[0]
@@ -120,9 +111,9 @@ def rmsnorm_rows(
         o_n = i * BLOCK + o_block
         mask = (i_m < M) & (o_n < N)
         if p_residual_out is not None:
-            _store(p_residual_out + o_y + o_n, b_s[i], mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
+            store_block(p_residual_out + o_y + o_n, b_s[i], mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
         b_y = _scale(b_s[i] * b_rstd, b_w[i], p_y.dtype.element_ty, PLUS_ONE, CAST_BEFORE)
-        _store(p_y + o_y + o_n, b_y, mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
+        store_block(p_y + o_y + o_n, b_y, mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
 
 
 @triton.jit(do_not_specialize=["stride_x", "stride_residual"])
@@ -156,71 +147,25 @@ def rmsnorm_long_row(
     for start in range(0, N, BLOCK):
         o_n = start + tl.arange(0, BLOCK)
         b_s = _load_sum(p_x, o_x + o_n, p_residual, o_r + o_n, o_n < N, IS_MASKED)
-        b_w = _load(p_w + o_n, o_n < N, IS_MASKED, "evict_last")
+        b_w = load_block(p_w + o_n, o_n < N, IS_MASKED)
         if p_residual_out is not None:
-            _store(p_residual_out + o_y + o_n, b_s, o_n < N, IS_MASKED)
+            store_block(p_residual_out + o_y + o_n, b_s, o_n < N, IS_MASKED)
         b_y = _scale(b_s * b_rstd, b_w, p_y.dtype.element_ty, PLUS_ONE, CAST_BEFORE)
-        _store(p_y + o_y + o_n, b_y, o_n < N, IS_MASKED)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How `rmsnorm_rows` is launched: rows a program, a row's columns as chunks of a block, warps a program."""
-
-    rows: int
-    block: int
-    chunks: int
-    warps: int
-
-
-def plan_rows(m: int, n: int, itemsize: int, device: DeviceProperties) -> Plan:
-    """Choose the launch for (m, n) rows of `itemsize` bytes a value, n at most ROW_LIMIT.
-
-    Every lane loads 16 bytes at a time. Rows that one warp covers with one such load share it, up to four loads a lane,
-    once there are four programs for each multiprocessor. A longer row is spread over as many warps as it can use while
-    the grid leaves multiprocessors with fewer than two rows; in a larger grid four loads a lane hide the latency with
-    fewer warps to synchronise.
-    """
-    columns_of_warp = device.warp_size * 16 // itemsize
-    if n <= columns_of_warp:
-        block = triton.next_power_of_2(n)
-        rows = _power_of_2_within(m // (4 * device.multiprocessors), 4 * columns_of_warp // block)
-        return Plan(rows, block, chunks=1, warps=1)
-    loads, threads = (1, 1024) if m < 2 * device.multiprocessors else (4, 512)
-    warps = _power_of_2_within(triton.cdiv(n, columns_of_warp) // loads, threads // device.warp_size)
-    block = warps * columns_of_warp
-    return Plan(1, block, triton.cdiv(n, block), warps)
-
-
-def _power_of_2_within(wanted: int, limit: int) -> int:
-    """The largest power of two that is at most `wanted` and `limit`, and at least 1."""
-    return 1 << (max(1, min(wanted, limit)).bit_length() - 1)
+        store_block(p_y + o_y + o_n, b_y, o_n < N, IS_MASKED)
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, cast: str) -> None:
-    """Refuse what the kernels do not take, with a ValueError that says what was given and what to do."""
-    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise ValueError(f"rmsnorm: x is {x.dtype}: use float32, float16 or bfloat16")
+    """Refuse what the kernels do not take, with a ValueError that says what was given and what to give."""
     if x.dim() != 2 or x.shape[1] == 0:
-        raise ValueError(f"rmsnorm: x has shape {tuple(x.shape)}: give (M, N) with N > 0, leading axes flattened")
-    if tuple(weight.shape) != (x.shape[1],) or weight.dtype != x.dtype or not weight.is_contiguous():
-        raise ValueError(
-            f"rmsnorm: weight has shape {tuple(weight.shape)}, strides {weight.stride()}, {weight.dtype}: "
-            f"give a contiguous ({x.shape[1]},) of x's {x.dtype}"
-        )
-    if residual is not None and (residual.shape != x.shape or residual.dtype not in (x.dtype, torch.float32)):
-        raise ValueError(
-            f"rmsnorm: residual has shape {tuple(residual.shape)}, {residual.dtype}: give {tuple(x.shape)} of x's {x.dtype} or of float32"
-        )
-    for name, tensor in (("x", x), ("residual", residual)):
-        if tensor is not None and tensor.shape[1] > 1 and tensor.stride(1) != 1:
-            raise ValueError(f"rmsnorm: {name} has strides {tensor.stride()}: its last axis must have stride 1, call .contiguous()")
-    if any(tensor is not None and tensor.device != x.device for tensor in (weight, residual)):
-        raise ValueError(f"rmsnorm: x is on {x.device}, weight or residual is not: move them there")
+        raise refuse("rmsnorm", f"x has shape {tuple(x.shape)}", "give (M, N) with N > 0, leading axes flattened")
+    check("rmsnorm", "x", x, x.shape, FLOATS, x.device)
+    check("rmsnorm", "weight", weight, x.shape[1:], (x.dtype,), x.device, contiguous=True)
+    if residual is not None:
+        check("rmsnorm", "residual", residual, x.shape, tuple({x.dtype: 0, torch.float32: 0}), x.device)
     if cast not in ("after", "before"):
-        raise ValueError(f"rmsnorm: cast={cast!r}: use 'after' or 'before'")
+        raise refuse("rmsnorm", f"cast={cast!r}", "use 'after' or 'before'")
     if not eps >= 0:
-        raise ValueError(f"rmsnorm: eps={eps}: it must be 0 or more")
+        raise refuse("rmsnorm", f"eps={eps}", "it must be 0 or more")
 
 
 def rmsnorm_fused(
@@ -251,14 +196,15 @@ def rmsnorm_fused(
     if m == 0:
         return y, residual_out
     strides = (x.stride(0), 0 if residual is None else residual.stride(0))
-    # In units of a common power of two the compiler sees that rows start at vector boundaries, whatever their stride.
-    align = math.gcd(16, *strides)
+    align = common_alignment(*strides)
     tensors = (x, weight, residual, y, residual_out, *(stride // align for stride in strides))
     options: dict[str, Any] = {"ALIGN": align, "PLUS_ONE": bool(plus_one), "CAST_BEFORE": cast == "before"}
     if n > ROW_LIMIT:
         rmsnorm_long_row[(m,)](*tensors, eps, N=n, BLOCK=LOOP_BLOCK, num_warps=8, **options)
         return y, residual_out
     plan = plan_rows(m, n, x.element_size(), device_properties())
+    # A residual is as much again to hold: with twice the warps a lane has half of each, and nothing spills.
+    warps = plan.warps if residual is None or plan.chunks == 1 else min(2 * plan.warps, 16)
     rmsnorm_rows[(triton.cdiv(m, plan.rows),)](
         *tensors,
         m,
@@ -268,7 +214,7 @@ def rmsnorm_fused(
         BLOCK=plan.block,
         CHUNKS=plan.chunks,
         IS_RAGGED_M=m % plan.rows != 0,
-        num_warps=plan.warps,
+        num_warps=warps,
         **options,
     )
     return y, residual_out
@@ -323,14 +269,11 @@ def residual_dtype(case: Case) -> str:
     return "fp32" if case.residual == "fp32" else case.dtype
 
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-
-
 def traffic(case: Case) -> Traffic:
     """Bytes of x, weight and residual read once, y and the new residual written once."""
-    rows = case.M * case.N * BYTES[case.dtype]
-    residual = case.M * case.N * BYTES[residual_dtype(case)] if case.residual else 0
-    return Traffic(read_bytes=rows + case.N * BYTES[case.dtype] + residual, written_bytes=rows + residual)
+    rows = case.M * case.N * ITEM_BYTES[case.dtype]
+    residual = case.M * case.N * ITEM_BYTES[residual_dtype(case)] if case.residual else 0
+    return Traffic(read_bytes=rows + case.N * ITEM_BYTES[case.dtype] + residual, written_bytes=rows + residual)
 
 
 def flops(case: Case) -> int:
@@ -339,9 +282,9 @@ def flops(case: Case) -> int:
 
 
 TOLERANCE = {
-    "fp32": Tolerance(1e-6, "order of the sum and rsqrt: a few 2^-24; 8e-8 seen"),
-    "fp16": Tolerance(1e-3, "two roundings to fp16 of at most 2^-11 each; 2.1e-4 seen"),
-    "bf16": Tolerance(8e-3, "two roundings to bf16 of at most 2^-8 each, or one truncation of at most 2^-7; 1.7e-3 and 6.8e-3 seen"),
+    "fp32": Tolerance(1e-6, "order of the sum and rsqrt: a few 2^-24; 1e-7 seen", cosine=0.9999),
+    "fp16": Tolerance(1e-3, "two roundings to fp16 of at most 2^-11 each; 2.1e-4 seen, which is one rounding", cosine=0.9999),
+    "bf16": Tolerance(8e-3, "two roundings to bf16 of at most 2^-8 each; 1.7e-3 seen, which is one rounding", cosine=0.9999),
 }
 
 
@@ -367,7 +310,7 @@ CASES = [
     *Case.grid(M=(64, 4096), N=5120, dtype=("fp32", "fp16")),
     # Qwen3.5-27B, per token: the first norm of the stack, the 128 that add a residual, the q and k norms of 16 layers.
     Case(M=1, N=5120, plus_one=1, dtype="bf16", tags="model cpu"),
-    Case(M=1, N=5120, residual=1, plus_one=1, dtype="bf16", tags="model cpu headline smoke"),
+    Case(M=1, N=5120, residual=1, plus_one=1, dtype="bf16", tags="model cpu"),
     *Case.grid(M=(16, 64, 256, 4096), N=5120, residual=1, plus_one=1, dtype="bf16", tags="model"),
     Case(M=24, N=256, plus_one=1, dtype="bf16", tags="model cpu"),
     Case(M=4, N=256, plus_one=1, dtype="bf16", tags="model cpu"),

@@ -91,9 +91,8 @@ def test_reference_is_the_formula_in_fp64(kernel: Kernel) -> None:
 # What each option means
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_residual_out_is_the_sum_as_the_dtype_rounds_it(fused: Fused, dtype: str) -> None:
-    # Not in bf16: Triton's interpreter truncates where a GPU rounds.
     x, residual = rows(3, 1000, dtype, seed=1), rows(3, 1000, dtype, seed=2)
     _, residual_out = fused(x, torch.ones(1000, dtype=x.dtype), residual)
     assert residual_out is not None
@@ -130,8 +129,9 @@ def test_plus_one_is_a_weight_of_one_more(fused: Fused, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", LENGTHS.values(), ids=LENGTHS)
-def test_cast_before_rounds_the_normalised_row_and_cast_after_does_not(fused: Fused, n: int) -> None:
-    x, weight = rows(2, n, "fp16"), rows(1, n, "fp16", seed=2)[0]
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_cast_before_rounds_the_normalised_row_and_cast_after_does_not(fused: Fused, dtype: str, n: int) -> None:
+    x, weight = rows(2, n, dtype), rows(1, n, dtype, seed=2)[0]
     normed, _ = fused(x, torch.ones_like(weight))
     before, after = (fused(x, weight, cast=cast)[0] for cast in ("before", "after"))
     assert same_bits(normed * weight, before)
@@ -166,6 +166,18 @@ def test_nan_stays_in_its_row(fused: Fused, m: int, n: int) -> None:
     others = [row for row in range(m) if row != 1]
     assert y[1].isnan().all()
     assert same_bits(clean[others], y[others])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
+@pytest.mark.parametrize(("m", "n"), SHAPES.values(), ids=SHAPES)
+def test_infinity_makes_its_own_value_nan_and_the_rest_of_its_row_zero(kernel: Kernel, m: int, n: int) -> None:
+    x, weight = rows(m, n), rows(1, n, seed=2)[0]
+    x[1, 0] = float("inf")
+    for name in kernel.variants:
+        y, _ = kernel.variant(name).call(x, weight)
+        assert y[1, 0].isnan()
+        assert [0] == y[1, 1:].unique().tolist()
+        assert y[[row for row in range(m) if row != 1]].isfinite().all()
 
 
 @pytest.mark.parametrize(("m", "n"), SHAPES.values(), ids=SHAPES)
@@ -210,7 +222,7 @@ def test_no_rows_give_no_rows(kernel: Kernel) -> None:
 # Refusals
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "dtype": ({"x": rows(2, 8).double()}, r"x is torch\.float64: use"),
+    "dtype": ({"x": rows(2, 8).double()}, r"x has .*float64: give .*float32 or torch\.float16 or torch\.bfloat16"),
     "one axis": ({"x": rows(2, 8)[0]}, r"x has shape \(8,\)"),
     "three axes": ({"x": rows(2, 8)[None]}, r"x has shape \(1, 2, 8\).*flattened"),
     "no columns": ({"x": rows(2, 0), "weight": torch.ones(0)}, r"x has shape \(2, 0\)"),
@@ -218,10 +230,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "column stride of residual": ({"residual": rows(2, 16)[:, ::2]}, r"residual has strides \(16, 2\)"),
     "weight of another length": ({"weight": torch.ones(7)}, r"weight has shape \(7,\).*\(8,\)"),
     "weight of another dtype": ({"weight": torch.ones(8).half()}, r"weight has .*float16.*float32"),
-    "strided weight": ({"weight": torch.ones(16)[::2]}, r"weight has .*strides \(2,\)"),
+    "strided weight": ({"weight": torch.ones(16)[::2]}, r"weight has strides \(2,\)"),
     "residual of another shape": ({"residual": rows(1, 8)}, r"residual has shape \(1, 8\).*\(2, 8\)"),
     "residual of a narrower dtype": ({"residual": rows(2, 8, "fp16")}, r"residual has .*float16"),
-    "residual on another device": ({"residual": rows(2, 8).to("meta")}, "x is on cpu"),
+    "residual of a wider dtype": ({"residual": rows(2, 8).double()}, r"residual has .*float64: give .*float32$"),
+    "weight on another device": ({"weight": torch.ones(8, device="meta")}, "weight is on meta: move it to cpu"),
+    "residual on another device": ({"residual": rows(2, 8).to("meta")}, "residual is on meta: move it to cpu"),
     "cast": ({"cast": "during"}, "cast='during': use 'after' or 'before'"),
     "negative eps": ({"eps": -1.0}, r"eps=-1\.0"),
     "eps that is no number": ({"eps": float("nan")}, "eps=nan"),
@@ -269,11 +283,13 @@ def test_plan_covers_every_row_within_the_limits_of_a_block(module: ModuleType, 
 
 
 PLANS = {
-    "a lone row spreads over many warps": ((1, 8192), (1, 8192, 1, 32)),
-    "a row among many takes four loads a lane": ((4096, 8192), (1, 2048, 4, 8)),
+    "a lone row takes four loads a lane": ((1, 8192), (1, 2048, 4, 8)),
+    "a row among many too": ((4096, 8192), (1, 2048, 4, 8)),
     "a row that is no power of two takes five": ((4096, 5120), (1, 1024, 5, 4)),
+    "a row of two loads takes one warp": ((64, 512), (1, 256, 2, 1)),
     "a short row takes one warp": ((24, 256), (1, 256, 1, 1)),
-    "short rows share a warp once the grid is full": ((98304, 256), (4, 256, 1, 1)),
+    "short rows share a warp once the grid is full": ((1536, 256), (2, 256, 1, 1)),
+    "and warps a program once warps are full": ((98304, 256), (16, 256, 1, 4)),
     "the longest row stays within 512 threads": ((4096, 16384), (1, 4096, 4, 16)),
     "one value": ((1, 1), (1, 1, 1, 1)),
 }
@@ -281,7 +297,8 @@ PLANS = {
 
 @pytest.mark.parametrize(("shape", "expected"), PLANS.values(), ids=PLANS)
 def test_plan_in_bf16(module: ModuleType, shape: tuple[int, int], expected: tuple[int, int, int, int]) -> None:
-    assert module.Plan(*expected) == module.plan_rows(*shape, 2, GPUS["large"])
+    plan = module.plan_rows(*shape, 2, GPUS["large"])
+    assert expected == (plan.rows, plan.block, plan.chunks, plan.warps)
 
 
 def test_wider_warps_make_fewer_of_them(module: ModuleType) -> None:
@@ -297,6 +314,11 @@ def test_cases_hold_every_shape_of_the_catalogue(kernel: Kernel) -> None:
     shapes = {(case.M, case.N) for case in kernel.cases}
     grid = {(m, n) for m in (1, 16, 64, 128, 256, 1024, 4096, 16384) for n in (4096, 5120, 8192, 16384)}
     assert grid | {(24, 256), (4, 256), (64, 5000), (7, 1)} <= shapes
+
+
+def test_one_case_is_the_smoke_case_and_three_are_headlines(kernel: Kernel) -> None:
+    tagged = {tag: [(case.M, case.N) for case in kernel.cases if tag in case.tags] for tag in ("smoke", "headline")}
+    assert {"smoke": [(1, 5120)], "headline": [(1, 5120), (128, 5120), (4096, 5120)]} == tagged
 
 
 def test_peers_are_six_row_counts_of_four_widths_in_bf16(kernel: Kernel) -> None:
