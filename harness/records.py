@@ -154,6 +154,11 @@ class Record:
             raise ValueError(f"record {self.cell} {self.metric}: value {self.value} is not finite; store a status instead")
 
     @property
+    def simulated(self) -> bool:
+        """Whether a simulated unit answered: nothing was measured, and no unit was there."""
+        return self.status == Status.SKIPPED and (self.reason or "").startswith("simulated")
+
+    @property
     def cell(self) -> Cell:
         """The cell the record is about."""
         return Cell(self.kernel, self.variant, self.case, self.device)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.commands import _options
+from harness.commands import _dispatchers, _options
 
 if TYPE_CHECKING:
     from harness.authoring.workspace import Workspace
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @_options.case
 @_options.device
 @_options.kind
-@click.option("--dispatcher", type=click.Choice(["local"]), default="local", show_default=True, help="What carries the jobs.")
+@_dispatchers.dispatcher
+@_dispatchers.address
+@_dispatchers.max_queue
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was stopped: an id, or `last`.")
 @click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
@@ -45,6 +47,8 @@ def command(
     devices: tuple[str, ...],
     kinds: tuple[str, ...],
     dispatcher: str,
+    address: str | None,
+    max_queue: float | None,
     require: tuple[str, ...],
     resume: str | None,
     store_uri: str | None,
@@ -60,10 +64,10 @@ def command(
     """
     from harness.authoring.workspace import find_workspace
     from harness.devices.table import load_devices, resolve_devices
-    from harness.dispatch.local import LocalDispatcher
     from harness.plan.matrix import Filters
     from harness.store.runs import RunStore
 
+    carrier = _dispatchers.make_dispatcher(dispatcher, address, slots, max_queue)
     workspace = find_workspace()
     required = resolve_devices(require, load_devices()) if require else []
     store = RunStore(store_uri or workspace.runs_dir)
@@ -77,7 +81,7 @@ def command(
 
         show_plan(plan, output)
         return 0
-    outcome = _execute(plan, run, workspace, store, LocalDispatcher(slots), required, output)
+    outcome = _execute(plan, run, workspace, store, carrier, required, output)
     _report(outcome, output)
     return outcome.exit_code
 
@@ -126,7 +130,10 @@ def _execute(
         against = f" against {plan.base.tree.resolved}" if plan.base else ""
         size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
-        return execute(plan, dispatcher, store, run, workspace.runs_dir / run["run_id"], require=required, observe=progress.observe)
+        outcome = execute(plan, dispatcher, store, run, workspace.runs_dir / run["run_id"], require=required, observe=progress.observe)
+        if dispatcher.dropped:
+            progress.say(f"{dispatcher.dropped} messages of attempts that were given up, or no messages at all, were not taken")
+        return outcome
 
 
 def _report(outcome: Outcome, output: str) -> None:

@@ -46,14 +46,24 @@ RESIDENCIES = {
 """amdsmi's counters of the time spent throttled (metrics 1.6 on): one that has grown since the last look names a reason."""
 
 
+DEFAULT = "default"
+"""What `settings` says of clocks that nobody has set."""
+
+
 class Sensors(Protocol):
-    """What can be asked of one GPU; both raise CannotList when it answers no more."""
+    """What can be asked of one GPU; all raise CannotList when it answers no more."""
 
     def fast(self) -> Values:
         """Of a `Sample`: clocks, power, temperature, throttled and utilisation."""
 
     def slow(self) -> Values:
         """Of a `Sample`: ecc_uncorrected and processes."""
+
+    def settings(self) -> Values:
+        """What its owner has set, None where it does not tell: sm_clock_max_mhz, memory_clock_max_mhz, clock_setting
+        (DEFAULT, or in words), power_limit_w, power_limit_default_w, ecc (whether it is on), persistence (whether the driver
+        stays loaded without a client) and newest_runtime (the newest CUDA that the driver serves, `13.0`).
+        """
 
 
 def open_sensors(uuid: str) -> Sensors:
@@ -86,7 +96,9 @@ class Nvml:
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.nvml, self.handle = nvml, handle
-        self._untold = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION)
+        # application clocks are on their way out: newer drivers may lack the call, or refuse it as deprecated
+        gone = (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, getattr(nvml, "NVML_ERROR_DEPRECATED", None))
+        self._untold = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, *gone)
         # the name until driver 535
         self._reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
 
@@ -124,6 +136,34 @@ class Nvml:
             "ecc_uncorrected": self._ask(nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
             "processes": None if processes is None else sorted(process.pid for process in processes),
         }
+
+    def settings(self) -> Values:
+        """See Sensors."""
+        nvml = self.nvml
+        ecc = self._ask(nvml.nvmlDeviceGetEccMode)
+        persistence = self._ask(nvml.nvmlDeviceGetPersistenceMode)
+        limit, default_limit = self._ask(nvml.nvmlDeviceGetPowerManagementLimit), self._ask(nvml.nvmlDeviceGetPowerManagementDefaultLimit)
+        version = nvml.nvmlSystemGetCudaDriverVersion()
+        return {
+            "sm_clock_max_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": self._ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_MEM),
+            "clock_setting": self._clock_setting(),
+            "power_limit_w": None if limit is None else limit / 1000,
+            "power_limit_default_w": None if default_limit is None else default_limit / 1000,
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "persistence": None if persistence is None else bool(persistence),
+            "newest_runtime": f"{version // 1000}.{version % 1000 // 10}",
+        }
+
+    def _clock_setting(self) -> str | None:
+        nvml = self.nvml
+        clock, default = (
+            self._ask(question, nvml.NVML_CLOCK_SM)
+            for question in (nvml.nvmlDeviceGetApplicationsClock, nvml.nvmlDeviceGetDefaultApplicationsClock)
+        )
+        if clock is None or default is None:
+            return None
+        return DEFAULT if clock == default else f"application clock {clock} MHz, by default {default}"
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -182,9 +222,28 @@ class Amdsmi:
             "processes": None if processes is None else sorted(process["pid"] for process in processes),
         }
 
-    def _ask(self, question: Callable[..., Any]) -> Any:
+    def settings(self) -> Values:
+        """See Sensors; a power limit is that of the first sensor, the socket's."""
+        smi = self.smi
+        core, memory = (self._ask(smi.amdsmi_get_clock_info, kind) or {} for kind in (smi.AmdSmiClkType.GFX, smi.AmdSmiClkType.MEM))
+        limits = self._ask(smi.amdsmi_get_power_cap_info) or {}
+        level = self._ask(smi.amdsmi_get_gpu_perf_level)
+        ecc = self._ask(smi.amdsmi_get_gpu_ecc_enabled)
+        name = None if level is None else str(level).removeprefix("AMDSMI_DEV_PERF_LEVEL_")
+        return {
+            "sm_clock_max_mhz": _number(core.get("max_clk")),
+            "memory_clock_max_mhz": _number(memory.get("max_clk")),
+            "clock_setting": DEFAULT if name == "AUTO" else name and f"performance level {name}, by default AUTO",
+            "power_limit_w": _watts(limits.get("power_cap")),
+            "power_limit_default_w": _watts(limits.get("default_power_cap")),
+            "ecc": bool(ecc) if isinstance(ecc, int) else None,  # a mask of the blocks that have it
+            "persistence": None,  # the driver of AMD GPUs is always loaded
+            "newest_runtime": None,
+        }
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return question(self.handle)
+            return question(self.handle, *arguments)
         except self.smi.AmdSmiException as error:
             wrapper = self.smi.amdsmi_wrapper
             untold = (wrapper.AMDSMI_STATUS_NOT_SUPPORTED, wrapper.AMDSMI_STATUS_NOT_YET_IMPLEMENTED, wrapper.AMDSMI_STATUS_NO_PERM)
@@ -204,6 +263,12 @@ class Amdsmi:
 def _number(value: Any) -> float | None:
     """A figure of amdsmi, which writes "N/A" for what is not told."""
     return float(value) if isinstance(value, int | float) else None
+
+
+def _watts(microwatts: Any) -> float | None:
+    """A limit of amdsmi; 0 where there is none."""
+    number = _number(microwatts)
+    return number / 1e6 if number else None
 
 
 def _first(metrics: Values, *names: str) -> float | None:

@@ -1,5 +1,5 @@
-"""The `local` dispatcher: this machine, no Ray. Jobs that need no GPU run first, several at a time; then each GPU has
-the host to itself, so that compiling never disturbs a measurement.
+"""The `local` dispatcher: this machine, no Ray. Jobs that need no GPU run first, several at a time; then the GPUs have
+the host to themselves, so that compiling never disturbs a measurement; GPUs of one device share its jobs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class LocalDispatcher:
     """
 
     name = "local"
+    dropped = 0
 
     def __init__(self, slots: int | None = None) -> None:
         self.slots = slots or len(os.sched_getaffinity(0))
@@ -67,8 +68,9 @@ class LocalDispatcher:
         try:
             on_host = [job for job in jobs if without_gpu(job)]
             self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
-            for unit in self.units if len(on_host) < len(jobs) else []:
-                self._parallel(context, [j for j in jobs if not without_gpu(j) and j.device == unit.device], [unit])
+            on_gpu = [job for job in jobs if not without_gpu(job)]
+            for device in sorted({job.device for job in on_gpu}):
+                self._parallel(context, [j for j in on_gpu if j.device == device], [u for u in self.units if u.device == device])
         except BaseException as error:
             self._events.put(error)
         self._events.put(None)

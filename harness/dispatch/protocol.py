@@ -68,6 +68,10 @@ class Dispatcher(Protocol):
 
     name: str
 
+    @property
+    def dropped(self) -> int:
+        """Messages that were not taken: of attempts that were given up, or no messages at all."""
+
     def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
         """Units of each device that could run a job now or later; 0 where there is none."""
 

@@ -251,7 +251,11 @@ def _conclude(
             by_cell.setdefault(_key(record), []).append(record)
     statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in plan.expected}
     on_unit = _on_unit(plan)
-    reached = {cell.device for (kind, cell), status in statuses.items() if kind in on_unit and status is not Status.NO_CAPACITY}
+    reached = {
+        cell.device
+        for (kind, cell), status in statuses.items()
+        if kind in on_unit and status is not Status.NO_CAPACITY and not all(r.simulated for r in by_cell[kind, cell])
+    }
     missing = sorted(set(require) - reached)
     if cancelled:
         code = 130

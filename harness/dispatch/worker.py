@@ -13,6 +13,7 @@ from typing import Self
 from harness.devices.telemetry import TelemetryReader
 from harness.devices.units import Unit
 from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
+from harness.dispatch.lock import unit_lock
 from harness.dispatch.protocol import CellDone, RunContext
 from harness.dispatch.supervisor import Supervisor
 from harness.plan.jobs import Job
@@ -64,7 +65,8 @@ class Servers:
 
 
 class UnitWorker:
-    """Runs jobs on one unit, whose telemetry is read inside the `with` block. Enter it from a thread that outlives it.
+    """Runs jobs on one unit, which is locked, and whose telemetry is read, inside the `with` block. Enter it from a thread that
+    outlives it.
 
     Args:
         unit: a GPU, or a slot of the interpreter, which compiles, too.
@@ -89,6 +91,8 @@ class UnitWorker:
         self._telemetry: TelemetryReader | None = None
 
     def __enter__(self) -> Self:
+        if self.unit.device != INTERPRETER:
+            self._stack.enter_context(unit_lock(self.unit.uuid, self.cancelled))
         self._telemetry = self._stack.enter_context(self._watch())
         return self
 

@@ -58,7 +58,8 @@ def value_of(records: Iterable[Record]) -> float | None:
 def reached(record: Record) -> bool:
     """Whether the record shows that a unit of its device was there and answered."""
     status = Status(record.status)
-    return record.kind not in COMPILED and (status.failed or status in (Status.OK, Status.INVALID, Status.SKIPPED))
+    answered = status.failed or status in (Status.OK, Status.INVALID, Status.SKIPPED)
+    return record.kind not in COMPILED and answered and not record.simulated
 
 
 def index(side: Side) -> dict[Key, Measured]:

@@ -25,6 +25,12 @@ class AmdSmiMemoryType(IntEnum):
     VRAM = 0
 
 
+class AmdSmiClkType(IntEnum):
+    SYS = 0
+    GFX = 0
+    MEM = 4
+
+
 failing = {}
 """Name of a function -> the code with which it fails."""
 gpus = [
@@ -49,6 +55,10 @@ metrics = {
     "vr_thm_residency_acc": 0,
     "hbm_thm_residency_acc": 0,
 }
+
+
+perf_level = ["AMDSMI_DEV_PERF_LEVEL_AUTO"]
+power_cap = {"power_cap": 750_000_000, "default_power_cap": 750_000_000, "dpm_cap": 0, "min_power_cap": 0, "max_power_cap": 750_000_000}
 
 
 def _check(name):
@@ -103,3 +113,24 @@ def amdsmi_get_gpu_total_ecc_count(handle):
 def amdsmi_get_gpu_process_list(handle):
     _check("amdsmi_get_gpu_process_list")
     return [{"name": "python", "pid": 12, "mem": 1}, {"name": "N/A", "pid": 3, "mem": 2}]
+
+
+def amdsmi_get_clock_info(handle, clock_type):
+    _check("amdsmi_get_clock_info")
+    highest = {AmdSmiClkType.GFX: 2100, AmdSmiClkType.MEM: 1300}[clock_type]
+    return {"clk": 132, "min_clk": 132, "max_clk": highest, "clk_locked": False, "clk_deep_sleep": "N/A"}
+
+
+def amdsmi_get_power_cap_info(handle):
+    _check("amdsmi_get_power_cap_info")
+    return dict(power_cap)
+
+
+def amdsmi_get_gpu_perf_level(handle):
+    _check("amdsmi_get_gpu_perf_level")
+    return perf_level[0]
+
+
+def amdsmi_get_gpu_ecc_enabled(handle):
+    _check("amdsmi_get_gpu_ecc_enabled")
+    return 1

@@ -8,7 +8,9 @@ NVML_ERROR_NO_PERMISSION = 4
 NVML_ERROR_NOT_FOUND = 6
 NVML_ERROR_DRIVER_NOT_LOADED = 9
 NVML_ERROR_LIBRARY_NOT_FOUND = 12
+NVML_ERROR_FUNCTION_NOT_FOUND = 13
 NVML_ERROR_GPU_IS_LOST = 15
+NVML_ERROR_DEPRECATED = 26
 NVML_DEVICE_MIG_ENABLE = 1
 NVML_CLOCK_SM = 1
 NVML_CLOCK_MEM = 2
@@ -32,6 +34,8 @@ gpus = [
     SimpleNamespace(uuid="GPU-bbbb1111", name="NVIDIA H200", memory=150_000_000_000, mig=[0, 0], instances={}, parent=None),
 ]
 clocks = {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 3201}
+application_clock = {"set": 1980, "default": 1980}
+modes = {"ecc": [1, 1], "persistence": 1, "limit": 700_000}
 reasons = [0]
 """Bits of the throttle reasons, one a sample; the last stays."""
 asked = []
@@ -145,3 +149,42 @@ def nvmlDeviceGetTotalEccErrors(handle, errorType, counterType):
 def nvmlDeviceGetComputeRunningProcesses(handle):
     _check("nvmlDeviceGetComputeRunningProcesses")
     return [SimpleNamespace(pid=9, usedGpuMemory=1), SimpleNamespace(pid=7, usedGpuMemory=None)]
+
+
+def nvmlSystemGetCudaDriverVersion():
+    return 13_000
+
+
+def nvmlDeviceGetMaxClockInfo(handle, type):
+    _check("nvmlDeviceGetMaxClockInfo")
+    return {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 3201}[type]
+
+
+def nvmlDeviceGetApplicationsClock(handle, type):
+    _check("nvmlDeviceGetApplicationsClock")
+    return application_clock["set"]
+
+
+def nvmlDeviceGetDefaultApplicationsClock(handle, type):
+    _check("nvmlDeviceGetDefaultApplicationsClock")
+    return application_clock["default"]
+
+
+def nvmlDeviceGetEccMode(handle):
+    _check("nvmlDeviceGetEccMode")
+    return list(modes["ecc"])
+
+
+def nvmlDeviceGetPersistenceMode(handle):
+    _check("nvmlDeviceGetPersistenceMode")
+    return modes["persistence"]
+
+
+def nvmlDeviceGetPowerManagementLimit(handle):
+    _check("nvmlDeviceGetPowerManagementLimit")
+    return modes["limit"]
+
+
+def nvmlDeviceGetPowerManagementDefaultLimit(handle):
+    _check("nvmlDeviceGetPowerManagementDefaultLimit")
+    return 700_000

@@ -1,0 +1,63 @@
+"""One measurement at a time on a GPU: a lock of the whole host, keyed by the unit's UUID.
+
+The kernel holds the lock for as long as its owner lives, so that one who died holds nothing up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import Undecided
+
+POLL_S = 0.5
+
+
+def lock_file(uuid: str) -> Path:
+    """Where the lock of a unit lies: one place for every user of the host."""
+    return Path(tempfile.gettempdir()) / f"harness-unit-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock"
+
+
+@contextmanager
+def unit_lock(uuid: str, cancelled: threading.Event) -> Iterator[None]:
+    """Hold the unit inside the block; wait, with a warning that names the owner, while another process has it.
+
+    Where `cancelled` is set while waiting, the block runs without the lock: it starts nothing then.
+
+    Raises:
+        Undecided: the lock file cannot be opened.
+    """
+    file = lock_file(uuid)
+    try:
+        before = os.umask(0)
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise Undecided(f"to lock unit {uuid}", f"{file}: {error.strerror}", "make that file writable, or remove it") from error
+    try:
+        told = False
+        while not cancelled.is_set():
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                    logging.getLogger(__name__).warning("unit %s is being measured by process %s: waiting", uuid, owner)
+                    told = True
+                cancelled.wait(POLL_S)
+            else:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                break
+        yield
+    finally:
+        os.close(descriptor)
