@@ -10,7 +10,7 @@ demo: $(VENV)/kernels
 	PATH="$(CURDIR)/$(BIN):$$PATH" MATRIX="$(MATRIX)" sh benchmarks/demo.sh
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist loadfile
 
 test-slow: $(VENV)/dev
 	$(BIN)/python -m pytest -q -m slow
