@@ -221,6 +221,7 @@ class Kernel:
         mutates: names of the inputs a variant changes in place.
         slots: mutated name -> name of the int32 index tensor that says which leading rows a call may touch
             (a negative index is a padded row).
+        null_slots: how many of the first rows of a tensor with slots belong to nobody: an index of one is a padded row, too.
         tolerance: by case dtype, or a function of the case.
         traffic: `traffic(case)`: compulsory bytes.
         flops: `flops(case)`: floating-point operations.
@@ -228,6 +229,8 @@ class Kernel:
         drift: for kernels with state.
         cycle: for kernels whose cost depends on a phase.
         deterministic: whether two calls on equal inputs are bit-equal.
+        activations: inputs that the operation before has just written when a model calls this one; the others, states and
+            weights, come from memory then (`latency_serving_us`).
         data: name and version of the input distribution.
         name: defaults to the file's name.
     """
@@ -246,10 +249,12 @@ class Kernel:
     defaults: Mapping[str, AxisValue] = field(default_factory=dict)
     mutates: Sequence[str] = ()
     slots: Mapping[str, str] = field(default_factory=dict)
+    null_slots: int = 0
     other_traffic: Mapping[str, Callable[[Case], int]] = field(default_factory=dict)
     drift: Drift | None = None
     cycle: Cycle | None = None
     deterministic: bool = True
+    activations: Sequence[str] = ()
     data: str = "uniform[-1,1]/1"
     name: str = ""
 

@@ -112,7 +112,7 @@ class Trial:
 def touched_rows(kernel: Kernel, name: str, inputs: Inputs) -> torch.Tensor | None:
     """The leading rows of a mutated tensor that a call with these inputs may change (int64); None: all of them."""
     index = inputs.get(kernel.slots.get(name, ""))
-    return index[index >= 0].long() if isinstance(index, torch.Tensor) else None
+    return index[index >= kernel.null_slots].long() if isinstance(index, torch.Tensor) else None
 
 
 def _reference_is_unfit(trial: Trial) -> str | None:

@@ -20,8 +20,9 @@ def needed_bytes(subject: Subject) -> int:
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors.values()}.values())
     values = sum(t.numel() for t in tensors.values())
-    changed = sum(tensors[name].numel() for name in subject.variant.mutates or () if name in tensors)
-    results = changed + kernel.traffic(subject.case).written_bytes  # at least a byte an element
+    mutated = [tensors[name] for name in subject.variant.mutates or () if name in tensors]
+    returned = max(0, kernel.traffic(subject.case).written_bytes - sum(t.numel() * t.element_size() for t in mutated))
+    results = sum(t.numel() for t in mutated) + returned  # what is returned has at least a byte an element
     return COPIES * held + REFERENCE_BYTES * (values + 2 * results)
 
 
