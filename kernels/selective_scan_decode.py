@@ -23,6 +23,12 @@ Numerics: everything is computed in fp32, and y is taken from h' before that is 
 log(w)*e/(w - 1) with w = 1 + e (Kahan's log1p), since the plain form keeps three digits of a step of 0.001. What is left of the error
 is the rounding of y to its dtype and of the state to its own, so each has its own limit.
 
+A step that is so large that exp(dt*A) is 0 forgets the state, one so small that it is 1 keeps it, bit for bit in fp32. NaN or inf in x, dt,
+z, D, A, dt_bias or the state reaches its channel of its row alone (A, D and dt_bias: of every row), in B or C every channel of its row; as
+the formula has it in IEEE arithmetic: a state of inf that meets a decay of 0, or an infinite step an x of 0, is NaN. In z, C and D it stays
+out of the state. What a fp16 state cannot hold (over 65504, which takes inputs far from a trained layer's) is stored as inf; the y of that
+token comes from the value before, and the inf stays until a decay of 0 makes it NaN: use bf16 or fp32 where a state may grow so far.
+
 Source: Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023 (arXiv 2312.00752), equation 2 and section 3.
 """
 
@@ -38,10 +44,10 @@ import triton.language as tl
 from torch.nn import functional
 
 from harness import Case, Drift, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
+from kernels._lib.arguments import FLOATS, INT32, ITEM_BYTES, check, refuse
 from kernels._lib.numerics import rounded, softplus
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+NAME = "selective_scan_decode"
 LARGEST_N = 1024
 LANE_VALUES = 16
 """State values of one row that a lane holds: two or four 16-byte loads in flight at once."""
@@ -100,46 +106,38 @@ def _selective_scan_decode(
     tl.store(p_y + o_b * D_INNER + o_d[None, :], rounded(b_y, p_y.dtype.element_ty), mask=in_d)
 
 
-def _refuse(found: str, do: str) -> ValueError:
-    return ValueError(f"selective_scan_decode: {found}: {do}")
-
-
 def _check(x: torch.Tensor, state: torch.Tensor, **others: torch.Tensor | None) -> None:
     """Refuse shapes, dtypes and strides that the module's table does not allow, with a ValueError."""
     if x.dim() != 2 or state.dim() != 3:
-        raise _refuse(f"x has shape {tuple(x.shape)}, state {tuple(state.shape)}", "give x (batch, d_inner) and state (slots, d_inner, N)")
-    batch, d_inner = x.shape
-    slots, _, N = state.shape
+        found = f"x has shape {tuple(x.shape)}, state {tuple(state.shape)}"
+        raise refuse(NAME, found, "give x (batch, d_inner) and state (slots, d_inner, N)")
+    (batch, d_inner), (slots, _, N) = x.shape, state.shape
     if N > LARGEST_N:
-        raise _refuse(f"N={N}", f"a row of the state must fit the registers of one warp, so N is at most {LARGEST_N}")
-    rows, columns, vector = ((batch, d_inner), (x.dtype,)), ((batch, N), (x.dtype,)), ((d_inner,), (torch.float32,))
-    allowed = {
-        "x": ((batch, d_inner), DTYPES),
-        "dt": rows,
-        "z": rows,
-        "B": columns,
-        "C": columns,
-        "A": ((d_inner, N), (torch.float32,)),
-        "D": vector,
-        "dt_bias": vector,
-        "state": ((slots, d_inner, N), DTYPES),
-        "out_state": ((slots, d_inner, N), (state.dtype,)),
-        "state_indices": ((batch,), (torch.int32,)),
+        raise refuse(NAME, f"N={N}", f"a row of the state must fit the registers of one warp, so N is at most {LARGEST_N}")
+    if not d_inner or not N:
+        raise refuse(NAME, f"state has shape {tuple(state.shape)}", "d_inner and N must be 1 or more")
+    io, fp32 = (x.dtype,), (torch.float32,)
+    rows, columns, vector, whole = (batch, d_inner), (batch, N), (d_inner,), (slots, d_inner, N)
+    allowed: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
+        "x": (rows, FLOATS),
+        "dt": (rows, io),
+        "z": (rows, io),
+        "B": (columns, io),
+        "C": (columns, io),
+        "A": ((d_inner, N), fp32),
+        "D": (vector, fp32),
+        "dt_bias": (vector, fp32),
+        "state": (whole, FLOATS),
+        "out_state": (whole, (state.dtype,)),
+        "state_indices": ((batch,), INT32),
     }
     for name, tensor in {"x": x, "state": state, **others}.items():
         if tensor is None:
             continue
         shape, dtypes = allowed[name]
-        if tensor.shape != shape or tensor.dtype not in dtypes:
-            raise _refuse(f"{name} has shape {tuple(tensor.shape)}, {tensor.dtype}", f"give {shape} of {' or '.join(map(str, dtypes))}")
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise _refuse(f"{name} has strides {tensor.stride()}", "its last axis must have stride 1, call .contiguous()")
-        if name == "A" and not tensor.is_contiguous():
-            raise _refuse(f"A has strides {tensor.stride()}", "it must be contiguous, call .contiguous()")
+        check(NAME, name, tensor, shape, dtypes, x.device, contiguous=name == "A")
         if tensor.dim() == 3 and not (tensor[:1].is_contiguous() and (slots < 2 or tensor.stride(0) >= d_inner * N)):
-            raise _refuse(f"{name} has strides {tensor.stride()}", "each slot must be contiguous, only the slots may lie apart")
-        if tensor.device != x.device:
-            raise _refuse(f"{name} is on {tensor.device}, x on {x.device}", "move them to one device")
+            raise refuse(NAME, f"{name} has strides {tensor.stride()}", "each slot must be contiguous, only the slots may lie apart")
 
 
 def plan_tile(batch: int, d_inner: int, BN: int) -> tuple[int, int]:
@@ -186,9 +184,11 @@ def selective_scan_decode(
     _check(x, state, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, out_state=new_state, state_indices=state_indices)
     batch, d_inner = x.shape
     N = state.shape[2]
+    y = x.new_empty((batch, d_inner))
+    if batch == 0:
+        return y
     BN = triton.next_power_of_2(N)
     rows, BD = plan_tile(batch, d_inner, BN)
-    y = x.new_empty((batch, d_inner))
     _selective_scan_decode[(batch // rows * triton.cdiv(d_inner, BD),)](
         x, dt, A, B, C, D, z, dt_bias, state, state_indices, new_state, y,
         x.stride(0), dt.stride(0), B.stride(0), C.stride(0), 0 if z is None else z.stride(0), state.stride(0), new_state.stride(0),
@@ -204,7 +204,11 @@ def selective_scan_decode_functional(state: torch.Tensor, **inputs: Any) -> tupl
 
 
 def selective_scan_decode_torch(state: torch.Tensor, state_indices: torch.Tensor, softplus: bool = False, **tensors: Any) -> torch.Tensor:
-    """`selective_scan_decode` in place, as PyTorch operations in fp32."""
+    """`selective_scan_decode` in place, as PyTorch operations in fp32, which a graph can capture.
+
+    Raises:
+        ValueError: as `selective_scan_decode`.
+    """
     _check(state=state, state_indices=state_indices, **tensors)
     y, h = _step(h=state[state_indices], softplus=softplus, dtype=torch.float32, **tensors)
     state[state_indices] = h.to(state.dtype)
@@ -305,9 +309,9 @@ def flops(case: Case) -> int:
 
 
 TOLERANCE = {
-    "fp32": Tolerance(1e-5, "fp32 arithmetic: a sum over N that may cancel and an exp within 2^-22; 6e-7 seen"),
-    "fp16": Tolerance(5e-3, "one rounding to fp16, at most 2^-11; 2.9e-4 seen"),
-    "bf16": Tolerance(8e-3, "one rounding to bf16, at most 2^-8; 2.5e-3 seen"),
+    "fp32": Tolerance(1e-5, "fp32 arithmetic: a sum over N that may cancel and an exp within 2^-22; 6e-7 seen", cosine=0.9999),
+    "fp16": Tolerance(5e-3, "one rounding to fp16, at most 2^-11; 2.9e-4 seen", cosine=0.9999),
+    "bf16": Tolerance(8e-3, "one rounding to bf16, at most 2^-8; 2.5e-3 seen", cosine=0.9999),
 }
 STATE_LIMITS = {"fp32": 2e-6, "fp16": 6e-4, "bf16": 5e-3}
 """By the state's dtype. fp32: dA's exp is within 2^-22, one step away (2.3e-7 where every one is off by that; 7e-8 seen). fp16 and
@@ -345,7 +349,7 @@ PEER_SHAPES = (
     (256, 4096, 16),
     (1024, 4096, 16),
 )
-HEADLINE = {(1, 1536, 16), (8, 1536, 16), (256, 4096, 16), (1024, 4096, 16)}
+HEADLINE = {(1, 1536, 16), (256, 1536, 16), (1024, 4096, 16)}
 
 
 def _peer_cases() -> Iterator[Case]:
@@ -365,11 +369,12 @@ def _model_cases() -> Iterator[Case]:
     layer = {"D": 1536, "N": 16, "dt_bias": 1, "softplus": 1}
     yield from Case.grid(B=(1, 256), dtype=("fp32", "bf16"), tags="model", **layer)
     yield from Case.grid(B=64, strided=1, state=("fp32", "bf16"), dtype="bf16", tags="model", **layer)
+    yield Case(B=64, state="fp16", dtype="fp16", tags="model", **layer)
     yield from Case.grid(B=4, state=("fp32", "bf16"), dtype="bf16", tags="model drift", **layer)
 
 
 def _ragged_cases() -> Iterator[Case]:
-    yield from Case.grid(B=1, D=1536, N=24, dtype=("fp32", "bf16"), tags="ragged")
+    yield from Case.grid(B=1, D=1536, N=24, dtype=("fp32", "fp16", "bf16"), tags="ragged")
     yield from Case.grid(B=250, D=1500, N=24, strided=1, state=("fp32", "bf16"), dtype="bf16", tags="ragged")
     yield from Case.grid(B=3, D=45, N=24, state=("fp32", "bf16"), dtype=("fp32", "fp16", "bf16"), tags="ragged cpu")
     yield from Case.grid(B=3, D=37, N=5, dt_bias=1, softplus=1, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu")
@@ -382,6 +387,7 @@ def _small_cases() -> Iterator[Case]:
     yield from Case.grid(B=2, D=32, N=16, D_term=flags, z=flags, dt_bias=flags, softplus=flags, dtype="fp32", tags="cpu")
     yield from Case.grid(B=2, D=32, N=16, dt_bias=1, softplus=1, state=("fp32", "bf16"), dtype=("fp16", "bf16"), tags="cpu")
     yield from Case.grid(B=3, D=32, N=16, strided=1, state=("fp32", "bf16"), dtype=("fp32", "fp16", "bf16"), tags="cpu")
+    yield from Case.grid(B=2, D=32, N=16, state="fp16", dtype=("fp32", "fp16"), tags="cpu")
     yield Case(B=128, D=64, N=16, dtype="fp32", tags="cpu")
     yield from Case.grid(B=1, D=8, N=16, dt_bias=1, softplus=1, state=("fp32", "bf16"), dtype="bf16", tags="drift cpu")
 
