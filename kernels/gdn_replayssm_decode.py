@@ -530,7 +530,7 @@ PEER_PHASES = {8: (4, 7), 16: (8, 15)}
 
 def _model_cases() -> Iterator[Case]:
     for length, b in itertools.product((1, 8, 16), (1, 16, 64, 256)):
-        headline = "headline" if length == 8 and b in (1, 16, 256) else ""
+        headline = "headline" if length == 8 and b in (1, 16, 64) else ""
         smoke = "smoke" if (length, b) == (8, 1) else ""
         peers = "peers" if length == 1 else ""
         yield Case(B=b, HV=32, L=length, dtype="bf16", tags=f"model {headline} {smoke} {peers}", **QWEN)

@@ -215,10 +215,10 @@ class GemmPlan:
 
 @functools.lru_cache(maxsize=1024)
 def plan_gemm(m: int, n: int, k: int, item_bytes: int, access_bytes: int, is_split: bool, device: DeviceProperties) -> GemmPlan:
-    """Choose the launch of `_gemm`; with `is_split` at least two splits, if K has two steps.
+    """Choose the launch of `_gemm`; with `is_split` at least two splits, if K has eight steps.
 
     64 rows of W a program, which is what the widest matrix units take, or 128 where the grid is many waves. A split grid has about two
-    programs for each multiprocessor, each of at least two steps; an unsplit one that has fewer takes narrower tiles. Up to four programs
+    programs for each multiprocessor, each of at least four steps; an unsplit one that has fewer takes narrower tiles. Up to four programs
     a multiprocessor are best all resident, and so read at one rate: they divide its shared memory, and each fills its part with steps
     in flight, three at least. Rows that no 16-byte access fits cannot be copied ahead, only loaded, so a step of them is short to fit
     the registers.
@@ -236,7 +236,7 @@ def plan_gemm(m: int, n: int, k: int, item_bytes: int, access_bytes: int, is_spl
     block_n = 128 if triton.cdiv(n, 128) * blocks_m >= 4 * wanted and item_bytes < 4 and is_large else 64
     splits = 1
     if is_split:
-        splits = _even_splits(blocks_k, max(2, wanted // (triton.cdiv(n, block_n) * blocks_m)), least_steps=2)
+        splits = _even_splits(blocks_k, max(2, wanted // (triton.cdiv(n, block_n) * blocks_m)), least_steps=4)
     else:
         while block_n > 16 and triton.cdiv(n, block_n) * blocks_m < wanted:
             block_n //= 2
@@ -245,7 +245,7 @@ def plan_gemm(m: int, n: int, k: int, item_bytes: int, access_bytes: int, is_spl
     waves = triton.cdiv(triton.cdiv(n, block_n) * blocks_m * splits, device.multiprocessors)
     step_bytes = (block_n + block_m) * block_k * item_bytes
     most = device.shared_bytes_per_block // step_bytes
-    stages = min(6, most, max(3, most // (waves if waves <= 4 else 2)))
+    stages = max(2, min(6, most, steps, max(3, most // (waves if waves <= 4 else 2))))
     return GemmPlan(block_m, block_n, block_k, stages, 4, steps, splits)
 
 

@@ -27,6 +27,7 @@ Source: greedy decoding; the shapes are the heads of Qwen3.5-27B and Mamba-130m.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
@@ -209,12 +210,25 @@ def lm_head_argmax(x: torch.Tensor, W: torch.Tensor, k: int = 1) -> torch.Tensor
     return _merge(keys, k)
 
 
+@contextlib.contextmanager
+def rounded_once() -> Iterator[None]:
+    """Keep the vendor's library from adding up parts of a product that are rounded to 16 bits already: logits round once."""
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_bf16_reduced_precision_reduction, flags.allow_fp16_reduced_precision_reduction
+    flags.allow_bf16_reduced_precision_reduction = flags.allow_fp16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        flags.allow_bf16_reduced_precision_reduction, flags.allow_fp16_reduced_precision_reduction = before
+
+
 def lm_head_argmax_torch(x: torch.Tensor, W: torch.Tensor, k: int = 1) -> torch.Tensor:
     """The same by the vendor's library and PyTorch, with the logits in memory. Raises as `lm_head_argmax`."""
     m, n = _checked(x, W, k)
     if m == 0:
         return x.new_empty((0, k), dtype=torch.int64)
-    logits = functional.linear(x, W)
+    with rounded_once():
+        logits = functional.linear(x, W)
     if k == 1:
         indices = logits.argmax(dim=1, keepdim=True)  # the first of equal ones, and a NaN before all others
         return torch.where(logits.gather(1, indices).isnan(), -1, indices)
