@@ -65,6 +65,72 @@ _ROWS = (
     Metric("code_bytes", "static", "B", "lower", Rule.GROWTH, "machine code, summed over the distinct binaries"),
     Metric("kernel_launches", "static", "1", "lower", Rule.ANY_GROWTH, "kernel launches of one call"),
     Metric("compile_s", "static", "s", "lower", Rule.CONTEXT, "time to compile what was not compiled before"),
+    Metric("tick_ns", "calibration", "ns", "lower", Rule.CONTEXT, "resolution of the device's event clock"),
+    Metric(
+        "floor_us",
+        "calibration",
+        "us",
+        "lower",
+        Rule.CONTEXT,
+        "a call that does nothing, by mode (@pair, @device, @graph1, @eager, @enqueue) or what waiting for one costs (@wait)",
+    ),
+    Metric("empty_us", "calibration", "us", "lower", Rule.CONTEXT, "an empty kernel of @n programs, a node among many"),
+    Metric("touch_us", "calibration", "us", "lower", Rule.CONTEXT, "a kernel of @n programs with one cold load and one store each"),
+    Metric("graph_replay_us", "calibration", "us", "lower", Rule.CONTEXT, "one replay of a graph of @n empty kernels on an idle device"),
+    Metric("graph_node_us", "calibration", "us", "lower", Rule.CONTEXT, "a node of such graphs of @n, replayed one after another"),
+    Metric(
+        "graph_host_us", "calibration", "us", "lower", Rule.CONTEXT, "host time of replaying such a graph of @n once and waiting for it"
+    ),
+    Metric("copy_gbps", "calibration", "GB/s", "higher", Rule.CONTEXT, "bytes read and written by copying buffers of @n bytes, cold"),
+    Metric("read_gbps", "calibration", "GB/s", "higher", Rule.CONTEXT, "bytes of reading buffers of @n bytes, cold"),
+    Metric("warm_copy_gbps", "calibration", "GB/s", "higher", Rule.CONTEXT, "as copy_gbps, one pair of buffers in the cache"),
+    Metric("warm_read_gbps", "calibration", "GB/s", "higher", Rule.CONTEXT, "as read_gbps, one buffer in the cache"),
+    Metric("warm_cold_ratio", "calibration", "x", "neither", Rule.CONTEXT, "warm over cold bandwidth of copying buffers of @n bytes"),
+    Metric("ring_copy_gbps", "calibration", "GB/s", "neither", Rule.CONTEXT, "copying over a ring of @x last-level caches"),
+    Metric("ring_read_gbps", "calibration", "GB/s", "neither", Rule.CONTEXT, "reading over a ring of @x last-level caches"),
+    Metric("aa_us", "calibration", "us", "lower", Rule.CONTEXT, "latency_us of equal code, the median over launches"),
+    Metric("aa_between_percent", "calibration", "%", "lower", Rule.CONTEXT, "standard deviation between the launches' medians, relative"),
+    Metric(
+        "aa_within_percent",
+        "calibration",
+        "%",
+        "lower",
+        Rule.CONTEXT,
+        "standard error of one launch's median by its own samples (batch means), relative; the median over launches",
+    ),
+    Metric("timer_tick_ns", "calibration", "ns", "lower", Rule.CONTEXT, "resolution of the timer that kernels can read"),
+    Metric(
+        "clock_ratio",
+        "calibration",
+        "x",
+        "neither",
+        Rule.CONTEXT,
+        "what the event clock says of a second of work over what the host's clock says",
+    ),
+    Metric("spin_us", "calibration", "us", "lower", Rule.CONTEXT, "device time of a kernel that spins for @n ns"),
+    Metric("spin_true_us", "calibration", "us", "lower", Rule.CONTEXT, "the same spin by the timer that the kernel reads"),
+    Metric(
+        "spin_slope_percent",
+        "calibration",
+        "%",
+        "neither",
+        Rule.CONTEXT,
+        "how far spin_us grows faster than spin_true_us, by a line through all",
+    ),
+    Metric("spin_offset_us", "calibration", "us", "lower", Rule.CONTEXT, "where that line begins: what launching a kernel adds"),
+    Metric("slowdown_percent", "calibration", "%", "neither", Rule.CONTEXT, "slow-down of a call, read back from pairs, of @x % injected"),
+    Metric(
+        "slowdown_true_percent", "calibration", "%", "neither", Rule.CONTEXT, "what was injected of @x % by the timer that the kernel reads"
+    ),
+    Metric("slowdown_half_width_percent", "calibration", "%", "lower", Rule.CONTEXT, "half width of the 95 % interval of slowdown_percent"),
+    Metric("copy_us", "calibration", "us", "lower", Rule.CONTEXT, "device time of copying @n bytes, cold"),
+    Metric(
+        "copy_marginal_gbps", "calibration", "GB/s", "higher", Rule.CONTEXT, "what copying more bytes adds, by a line through all copy_us"
+    ),
+    Metric("copy_off_percent", "calibration", "%", "lower", Rule.CONTEXT, "the farthest that a copy_us lies off that line"),
+    Metric("ncu_us", "calibration", "us", "lower", Rule.CONTEXT, "gpu__time_duration of a call's kernels by ncu, summed"),
+    Metric("model_bytes", "calibration", "B", "lower", Rule.CONTEXT, "compulsory bytes of a call by the kernel's cost model"),
+    Metric("counted_bytes", "calibration", "B", "lower", Rule.CONTEXT, "bytes that the memory's counters saw of a call, by ncu"),
 )
 
 METRICS = {row.name: row for row in _ROWS}
