@@ -48,6 +48,8 @@ RESIDENCIES = {
 
 DEFAULT = "default"
 """What `settings` says of clocks that nobody has set."""
+WHOLE = "spx"
+"""amdsmi's name of a card that is one device."""
 
 
 class Sensors(Protocol):
@@ -57,7 +59,7 @@ class Sensors(Protocol):
         """Of a `Sample`: clocks, power, temperature, throttled and utilisation."""
 
     def slow(self) -> Values:
-        """Of a `Sample`: ecc_uncorrected and processes."""
+        """Of a `Sample`: ecc_uncorrected, partition and processes."""
 
     def settings(self) -> Values:
         """What its owner has set, None where it does not tell: sm_clock_max_mhz, memory_clock_max_mhz, clock_setting
@@ -132,8 +134,10 @@ class Nvml:
         """See Sensors."""
         nvml = self.nvml
         processes = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses)
+        mode = self._ask(nvml.nvmlDeviceGetMigMode)
         return {
             "ecc_uncorrected": self._ask(nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
+            "partition": None if mode is None else "mig" if mode[0] == nvml.NVML_DEVICE_MIG_ENABLE else "none",
             "processes": None if processes is None else sorted(process.pid for process in processes),
         }
 
@@ -217,8 +221,10 @@ class Amdsmi:
         """See Sensors."""
         errors = self._ask(self.smi.amdsmi_get_gpu_total_ecc_count)
         processes = self._ask(self.smi.amdsmi_get_gpu_process_list)
+        partition = self._ask(self.smi.amdsmi_get_gpu_compute_partition)
         return {
             "ecc_uncorrected": None if errors is None else errors["uncorrectable_count"],
+            "partition": None if partition is None else "none" if partition.lower() == WHOLE else partition.lower(),
             "processes": None if processes is None else sorted(process["pid"] for process in processes),
         }
 

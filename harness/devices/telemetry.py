@@ -3,7 +3,7 @@
     python -m harness.devices.telemetry UUID --interval-ms 25
 
 prints one JSON line a sample (see `Sample`), and as its last line {"unavailable": WHY} where there is no more to be had.
-What changes slowly and costs most to ask (ECC, processes) is asked every twentieth time and repeated in between.
+What changes slowly and costs most to ask (ECC, partition, processes) is asked every twentieth time and repeated in between.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -21,8 +22,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from harness.devices.clients import Clients
 from harness.devices.probe import CannotList
 from harness.devices.processes import die_with_parent
 from harness.devices.sensors import Sensors, Throttle, open_sensors
@@ -44,7 +47,9 @@ class Sample:
         throttled: names of `Throttle`.
         utilisation: percent of the time in which a kernel ran.
         ecc_uncorrected: uncorrected memory errors since the driver was loaded.
+        partition: how the card is divided; `none` where it is whole.
         processes: ids of the processes that compute on it.
+        others: of these, the ones that are not the harness's.
     """
 
     monotonic_ns: int
@@ -55,12 +60,20 @@ class Sample:
     throttled: list[str]
     utilisation: float | None
     ecc_uncorrected: int | None
+    partition: str | None
     processes: list[int] | None
+    others: list[int] | None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a GPU did in a stretch of time; `throttled` is every reason seen but idleness."""
+    """What a GPU did in a stretch of time.
+
+    Args:
+        throttled: every reason seen but idleness.
+        others: most processes at a time that computed on it and were not the harness's; None where that was never told.
+        changed: what is no longer as it was (partition, uncorrected memory errors), in words.
+    """
 
     samples: int
     sm_clock_mhz_min: float | None
@@ -68,6 +81,8 @@ class Summary:
     power_w_max: float | None
     temperature_c_max: float | None
     throttled: list[str]
+    others: int | None = None
+    changed: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, samples: list[Sample]) -> Summary | None:
@@ -82,11 +97,25 @@ class Summary:
             power_w_max=max((s.power_w for s in samples if s.power_w is not None), default=None),
             temperature_c_max=max((s.temperature_c for s in samples if s.temperature_c is not None), default=None),
             throttled=sorted({reason for s in samples for reason in s.throttled} - {Throttle.IDLE}),
+            others=max((len(s.others) for s in samples if s.others is not None), default=None),
+            changed=[
+                *_moved("partition", [s.partition for s in samples]),
+                *_moved("uncorrected memory errors", [s.ecc_uncorrected for s in samples]),
+            ],
         )
 
 
-def samples(sensors: Sensors) -> Iterator[Sample]:
+def _moved(what: str, told: list[Any]) -> list[str]:
+    """How a figure moved, as a list of at most one line; what is not told is passed over."""
+    known = [value for value in told if value is not None]
+    return [f"{what} from {known[0]} to {known[-1]}"] if len(set(known)) > 1 else []
+
+
+def samples(sensors: Sensors, clients: Clients) -> Iterator[Sample]:
     """Sample without end, as fast as it is asked for.
+
+    Args:
+        clients: who knows whose the processes on the GPU are.
 
     Raises:
         CannotList: the GPU answers no more.
@@ -94,6 +123,7 @@ def samples(sensors: Sensors) -> Iterator[Sample]:
     for number in itertools.count():
         if number % SLOW_EVERY == 0:
             slow = sensors.slow()
+            slow["others"] = clients.others(slow["processes"])
         yield Sample(monotonic_ns=time.monotonic_ns(), **sensors.fast(), **slow)
 
 
@@ -106,7 +136,7 @@ def lines(uuid: str, interval_s: float, sleep: Callable[[float], None] = time.sl
     """
     try:
         due = time.monotonic()
-        for sample in samples(open_sensors(uuid)):
+        for sample in samples(open_sensors(uuid), Clients(os.getppid())):
             yield json.dumps(dataclasses.asdict(sample))
             due = max(due + interval_s, time.monotonic())  # late samples are left out, not caught up with
             sleep(max(0.0, due - time.monotonic()))

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
+from harness.dispatch.fitness import TIMED, changed, invalidated, unfit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
 from harness.dispatch.stamp import Place, failure, stamped
@@ -90,15 +91,21 @@ class Supervisor:
     def run(self, job: Job) -> Iterator[CellDone]:
         """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
 
-        A cell of which nothing was ok in one turn is not measured in the arm's next. One call is one lease of the unit.
+        A cell of which nothing was ok in one turn is not measured in the arm's next. One call is one lease of the unit: where the
+        unit changed meanwhile, every timed cell is yielded again, without its numbers.
         """
         spoilt: set[tuple[str, Cell]] = set()
+        ended: dict[tuple[Cell, str, int], CellDone] = {}
+        began_ns = time.monotonic_ns()
         self._place = dataclasses.replace(self._place, lease=secrets.token_hex(6))
         for turn in job.turns:
             for done in self._turn(job, turn, [cell for cell in turn.cells if (turn.arm, cell) not in spoilt]):
                 if not any(r.status == Status.OK for r in done.records):
                     spoilt.add((turn.arm, done.cell))
+                ended[done.cell, turn.arm, turn.position] = done
                 yield done
+        if job.kind in TIMED and (reason := changed(self._summary(began_ns))):
+            yield from (dataclasses.replace(done, records=invalidated(done.records, reason)) for done in ended.values())
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)
@@ -154,8 +161,11 @@ class Supervisor:
                 elif kind == "begin":
                     current, began_ns = self._expected(message, cells), time.monotonic_ns()
                 elif kind == "end":
-                    seen, began_ns = self._seen(began_ns), None
+                    summary, began_ns = self._summary(began_ns), None
+                    seen = {"telemetry": dataclasses.asdict(summary)} if summary else {}
                     records = tuple(self._records(job, turn, name, message, seen))
+                    if job.kind in TIMED:
+                        records = invalidated(records, unfit(summary))
                     to_table(records, f"what {name} sent")  # a record that cannot be stored must not reach the journal
                     ended.append(self._expected(message, cells))
                     current = None
@@ -236,12 +246,11 @@ class Supervisor:
             raise BadMessage(f"cell {cell} is not of this job")
         return cell
 
-    def _seen(self, began_ns: int | None) -> dict[str, Any]:
-        """The evidence of the unit's sensors since a cell began; nothing where there is none."""
+    def _summary(self, began_ns: int | None) -> Summary | None:
+        """What the unit's sensors saw since an instant; None where they saw nothing."""
         if self.telemetry is None or began_ns is None:
-            return {}
-        summary = self.telemetry.between(began_ns, time.monotonic_ns())
-        return {"telemetry": dataclasses.asdict(summary)} if summary else {}
+            return None
+        return self.telemetry.between(began_ns, time.monotonic_ns())
 
     def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any], seen: dict[str, Any]) -> Iterator[Record]:
         cell = Cell.parse(message["cell"])

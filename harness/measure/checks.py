@@ -41,6 +41,7 @@ class Defect(StrEnum):
     CANARY = "canary"
     NOT_DETERMINISTIC = "not_deterministic"
     CACHED_ANSWER = "cached_answer"
+    CHAIN_DIFFERS = "chain_differs"
     CALLS_REFERENCE = "calls_reference"
     NOT_ADVANCED = "not_advanced"
     DRIFTED = "drifted"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from harness.authoring.model import Inputs
+from harness.measure.chain import check_chain, stall
 from harness.measure.checks import STRUCTURAL, Defect, Finding, Trial, examine
 from harness.measure.data import content_hash
 from harness.measure.guards import Guards, overwrite, poison, unwritten
@@ -138,7 +139,15 @@ def _moved(first: Trial, second: Trial, name: str) -> bool:
     return not bit_equal(first.reference[name], second.reference[name])
 
 
-STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, _other_content)
+def _chained(subject: Subject, first: Proven) -> Finding | None:
+    """Calls that depend on each other must wait for each other; only a GPU runs them at once."""
+    if subject.torch_device != "cuda":
+        return None
+    with barred(subject.kernel.reference):
+        return check_chain(subject, first.trial.before, queue=stall, wait=torch.cuda.synchronize)
+
+
+STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, _other_content, _chained)
 """Further calls of a variant whose first was right."""
 
 

@@ -25,6 +25,8 @@ _EVIDENCE = {
             ("samples", pa.int64()),
             *((name, pa.float64()) for name in ("sm_clock_mhz_min", "sm_clock_mhz_median", "power_w_max", "temperature_c_max")),
             ("throttled", pa.list_(pa.string())),
+            ("others", pa.int64()),
+            ("changed", pa.list_(pa.string())),
         ]
     ),
 }

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.devices import telemetry, units
+from harness.devices.clients import Clients
 from harness.devices.probe import CannotList
 from harness.devices.sensors import Throttle, open_sensors
 from harness.devices.telemetry import Sample, Summary, TelemetryReader
@@ -19,6 +21,8 @@ from harness.devices.telemetry import Sample, Summary, TelemetryReader
 ENGINE = Path(telemetry.__file__).parents[2]
 FAKES = Path(__file__).parent / "fakes"
 NVIDIA, AMD = "GPU-aaaa0000", "4bff74a1-0000"
+ELSEWHERE = (1 << 22) + 1
+"""An id that no process here can have."""
 
 
 def said(uuid, count):
@@ -27,7 +31,7 @@ def said(uuid, count):
 
 
 def sample(at=0, clock=1980.0, power=300.0, temperature=40.0, throttled=()):
-    return Sample(at, clock, 3201.0, power, temperature, list(throttled), 99.0, 0, [])
+    return Sample(at, clock, 3201.0, power, temperature, list(throttled), 99.0, 0, "none", [], None)
 
 
 class TestNvml:
@@ -44,7 +48,9 @@ class TestNvml:
             "throttled": [],
             "utilisation": 87,
             "ecc_uncorrected": 0,
+            "partition": "none",
             "processes": [7, 9],
+            "others": None,
         }
         assert expected == found
 
@@ -95,7 +101,18 @@ class TestNvml:
 
     def test_an_instance_has_the_sensors_of_its_gpu(self, machine):
         machine.nvidia().divide(1, i0="MIG-1")
-        assert said("MIG-1", 1)[0]["sm_clock_mhz"] == 1980
+        (found,) = said("MIG-1", 1)
+        assert (1980, "mig") == (found["sm_clock_mhz"], found["partition"])
+
+    def test_a_gpu_that_cannot_be_divided_tells_of_no_partition(self, machine):
+        machine.nvidia().failing["nvmlDeviceGetMigMode"] = 3
+        assert said(NVIDIA, 1)[0]["partition"] is None
+
+    def test_processes_that_are_not_the_harnesss_are_told_apart(self, machine):
+        nvml = machine.nvidia()
+        nvml.computing[:] = [os.getpid(), ELSEWHERE]
+        found = said(NVIDIA, 41)
+        assert ([], [ELSEWHERE], [ELSEWHERE]) == (found[0]["others"], found[20]["others"], found[40]["others"])
 
 
 class TestAmdsmi:
@@ -111,7 +128,9 @@ class TestAmdsmi:
             "throttled": [],
             "utilisation": 99,
             "ecc_uncorrected": 1,
+            "partition": "none",
             "processes": [3, 12],
+            "others": None,
         }
         assert expected == found
 
@@ -147,6 +166,14 @@ class TestAmdsmi:
         (found,) = said(AMD, 1)
         assert (None, None) == (found["ecc_uncorrected"], found["processes"])
 
+    def test_a_card_that_is_several_devices_says_how(self, machine):
+        machine.amd().gpus[0].partition = "CPX"
+        assert said(AMD, 1)[0]["partition"] == "cpx"
+
+    def test_processes_that_are_not_the_harnesss_are_told_apart(self, machine):
+        machine.amd().computing[:] = [os.getpid(), ELSEWHERE]
+        assert [ELSEWHERE] == said(AMD, 41)[40]["others"]
+
     def test_a_failure_ends_the_lines_with_why(self, machine):
         machine.amd().failing["amdsmi_get_gpu_metrics_info"] = 7
         assert [{"unavailable": "amdsmi: Error code: 7 | AMDSMI_STATUS_SOME"}] == said(AMD, 2)
@@ -181,6 +208,18 @@ class TestSummary:
     def test_leaves_out_what_was_not_told(self):
         found = Summary.of([sample(clock=None, power=None, temperature=None), sample(clock=100.0, power=None, temperature=None)])
         assert Summary(2, 100.0, 100.0, None, None, []) == found
+
+    def test_names_what_is_no_longer_as_it_was(self):
+        seen = [
+            replace(sample(), ecc_uncorrected=errors, partition=partition) for errors, partition in ((0, "none"), (None, None), (2, "mig"))
+        ]
+        assert Summary.of(seen).changed == ["partition from none to mig", "uncorrected memory errors from 0 to 2"]
+
+    @pytest.mark.parametrize(
+        ("looks", "expected"), [([None, None], None), ([None, []], 0), ([[], [5, 6], [5]], 2)], ids=["never told", "none", "most"]
+    )
+    def test_counts_the_others_at_a_time(self, looks, expected):
+        assert Summary.of([replace(sample(), others=others) for others in looks]).others == expected
 
     def test_of_nothing_is_none(self):
         assert Summary.of([]) is None
@@ -238,7 +277,7 @@ class TestReader:
         until(lambda: (found := watch.between(begin, time.monotonic_ns())) and found.samples >= 3)
         end = time.monotonic_ns()
         found = watch.between(begin, end)
-        assert (1980, 1980, 345.678, 41, []) == tuple(vars(found).values())[1:]
+        assert (1980, 1980, 345.678, 41, [], None, []) == tuple(vars(found).values())[1:]
         assert found.samples < watch.between(0, time.monotonic_ns()).samples
         assert watch.between(end + 10**12, end + 10**13) is None
 
@@ -314,7 +353,7 @@ def real_gpu():
 def test_a_real_gpu_is_listed_and_sampled_in_under_a_millisecond(real_gpu):
     assert real_gpu.device is not None
     assert real_gpu.memory_bytes > 0
-    looks = telemetry.samples(open_sensors(real_gpu.uuid))
+    looks = telemetry.samples(open_sensors(real_gpu.uuid), Clients(os.getpid()))
     one = next(looks)
     assert 100 < one.sm_clock_mhz < 5000
     assert 10 < one.power_w < 2000

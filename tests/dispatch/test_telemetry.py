@@ -22,18 +22,18 @@ from harness.store.tables import from_table, to_table
 
 GPU = Unit("GPU-aaaa0000", "h200", "NVIDIA H200", 150_000_000_000, {"CUDA_VISIBLE_DEVICES": "GPU-aaaa0000"}, "570.10", "none")
 FIRST, SECOND = (Cell("scale", "double", f"N={n},dtype=fp32", "h200") for n in (8, 9))
-SEEN = Summary(12, 1965.0, 1980.0, 345.5, 41.0, ["power_cap"])
+SEEN = Summary(12, 1965.0, 1980.0, 345.5, 41.0, ["power_cap"], others=0)
 
 
 class Reader:
-    """Sensors that saw the same in every stretch of time."""
+    """Sensors that saw the same in every stretch of time, or `first` in the first stretches, one after another."""
 
-    def __init__(self, seen=SEEN):
-        self.seen, self.asked, self.closed = seen, [], False
+    def __init__(self, seen=SEEN, first=()):
+        self.seen, self.first, self.asked, self.closed = seen, list(first), [], False
 
     def between(self, begin_ns, end_ns):
         self.asked.append((begin_ns, end_ns))
-        return self.seen
+        return self.first.pop(0) if self.first else self.seen
 
     def close(self):
         self.closed = True
@@ -74,14 +74,14 @@ def context(tmp_path):
     return RunContext("r1", {"head": ArmCode(None, "t", False, "c", tmp_path)}, tmp_path, tmp_path, {"latency": "d"})
 
 
-def job(*cells, on="unit"):
-    return Job("j1", "latency", on, "scale", "h200", cells, (Turn(0, cells),), 30.0, 1.0)
+def job(*cells, on="unit", kind="latency"):
+    return Job("j1", kind, on, "scale", "h200", cells, (Turn(0, cells),), 30.0, 1.0)
 
 
-def records(context, reader, *messages, cells=(FIRST,)):
+def records(context, reader, *messages, cells=(FIRST,), kind="latency"):
     server = Server(*messages)
     supervisor = Supervisor(context, lambda: server, GPU, threading.Event(), reader)
-    return [record for done in supervisor.run(job(*cells)) for record in done.records]
+    return [record for done in supervisor.run(job(*cells, kind=kind)) for record in done.records]
 
 
 def test_a_record_says_what_the_sensors_showed_beside_what_the_launch_says(context):
@@ -89,13 +89,14 @@ def test_a_record_says_what_the_sensors_showed_beside_what_the_launch_says(conte
     assert {"ring": 3, "telemetry": dataclasses.asdict(SEEN)} == record.evidence
 
 
-def test_each_cell_is_asked_about_from_its_begin_to_its_end(context):
+def test_each_cell_is_asked_about_from_its_begin_to_its_end_and_a_timed_job_as_a_whole(context):
     reader, before = Reader(), time.monotonic_ns()
     records(context, reader, begin(FIRST), end(FIRST), begin(SECOND), end(SECOND), cells=(FIRST, SECOND))
-    instants = [before, *(instant for stretch in reader.asked for instant in stretch), time.monotonic_ns()]
-    assert len(instants) == 6
+    *cells, whole = reader.asked
+    instants = [before, whole[0], *(instant for stretch in cells for instant in stretch), whole[1], time.monotonic_ns()]
+    assert len(cells) == 2
     assert sorted(instants) == instants
-    assert all(late - early > 5_000_000 for early, late in reader.asked)  # the launch takes 10 ms over each
+    assert all(late - early > 5_000_000 for early, late in cells)  # the launch takes 10 ms over each
 
 
 @pytest.mark.parametrize("reader", [None, Reader(seen=None)], ids=["no sensors", "no sample"])
@@ -110,9 +111,45 @@ def test_a_launch_cannot_speak_for_the_sensors(context):
 
 
 def test_a_cell_that_did_not_begin_has_no_stretch(context):
-    reader = Reader()
+    reader = Reader(first=[None])
     (record,) = records(context, reader, end(FIRST))
-    assert ({}, []) == (record.evidence, reader.asked)
+    assert ({}, 1) == (record.evidence, len(reader.asked))  # of the job
+
+
+class TestATimeThatTheUnitWasNotFitFor:
+    """It is stored as invalid, with the evidence; what else the sensors saw is only recorded."""
+
+    @pytest.mark.parametrize(
+        ("seen", "reason"),
+        [
+            ({"throttled": ["thermal"]}, "throttled: thermal while it was timed"),
+            ({"others": 1}, "contended: another process computed on the unit"),
+        ],
+        ids=["throttled", "contended"],
+    )
+    def test_has_no_value(self, context, seen, reason):
+        unfit = dataclasses.replace(SEEN, **seen)
+        spoilt, kept = records(context, Reader(first=[unfit]), begin(FIRST), end(FIRST), begin(SECOND), end(SECOND), cells=(FIRST, SECOND))
+        assert ("invalid", None, reason) == (spoilt.status, spoilt.value, spoilt.reason)
+        assert dataclasses.asdict(unfit) == spoilt.evidence["telemetry"]
+        assert ("ok", 1.5, None) == (kept.status, kept.value, kept.reason)
+
+    def test_is_kept_under_a_power_cap(self, context):
+        (record,) = records(context, Reader(), begin(FIRST), end(FIRST))
+        assert ("ok", ["power_cap"]) == (record.status, record.evidence["telemetry"]["throttled"])
+
+    def test_is_a_time_and_no_error(self, context):
+        unfit = dataclasses.replace(SEEN, throttled=["thermal"], others=1, changed=["partition from none to mig"])
+        (record,) = records(context, Reader(unfit), begin(FIRST), end(FIRST), kind="correctness")
+        assert ("ok", 1.5) == (record.status, record.value)
+
+    def test_is_each_of_a_job_whose_unit_is_another_at_its_end(self, context):
+        changed = dataclasses.replace(SEEN, changed=["partition from none to mig"])
+        reader = Reader(changed, first=[SEEN, SEEN])
+        found = records(context, reader, begin(FIRST), end(FIRST), begin(SECOND), end(SECOND), cells=(FIRST, SECOND))
+        assert [(FIRST, "ok"), (SECOND, "ok"), (FIRST, "invalid"), (SECOND, "invalid")] == [(r.cell, r.status) for r in found]
+        assert {"unit_changed: partition from none to mig"} == {r.reason for r in found[2:]}
+        assert [(r.launch, r.position) for r in found[:2]] == [(r.launch, r.position) for r in found[2:]]
 
 
 def test_the_store_gives_back_what_the_sensors_showed(context):

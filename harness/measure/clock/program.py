@@ -87,6 +87,7 @@ class Bench:
         nodes: nodes of one call.
         advance_nodes: nodes of one move of the cursor.
         grids: the grid of each kernel of one call.
+        output_bytes: of what one call returns.
         data_hash: hash of the ring's first content.
     """
 
@@ -102,6 +103,7 @@ class Bench:
     nodes: int = 0
     advance_nodes: int = 0
     grids: tuple[Grid | None, ...] = ()
+    output_bytes: int = 0
     data_hash: str = ""
 
     @property
@@ -148,8 +150,10 @@ class Bench:
         self._check_cursor()
         call = functools.partial(self.subject.variant.call, **self.scratch.inputs(0))
         for _ in range(2):  # a first call may tune itself, and then launches other kernels
-            device.run(call)
+            returned = device.run(call)
         device.synchronize()
+        values = returned if isinstance(returned, tuple) else (returned,)
+        self.output_bytes = sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
         self._probe(call)
         self.nodes, self.grids = self.probes[-1].nodes, self.probes[-1].grids
         if self.nodes == 0:

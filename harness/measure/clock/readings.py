@@ -20,10 +20,12 @@ LAUNCH_BOUND_FLOORS = 2
 
 
 class Cache(StrEnum):
-    """What a call finds in the cache. `CARRIED`: the state that the call before handed over, and nothing else."""
+    """What a call finds in the cache. `SERVING`: its activations, and neither state nor weights. `CARRIED`: the state that the
+    call before handed over, and nothing else."""
 
     COLD = "cold"
     WARM = "warm"
+    SERVING = "serving"
     CARRIED = "carried"
 
 
@@ -56,6 +58,7 @@ RING = Taken("graph_ring/1", Cache.COLD)
 CYCLE = Taken("graph_cycle/1", Cache.COLD)
 PHASE = Taken("graph_phase/1", Cache.COLD)
 WARM = Taken("graph_warm/1", Cache.WARM)
+SERVING = Taken("graph_serving/1", Cache.SERVING)
 CHAIN = Taken("graph_chain/1", Cache.CARRIED)
 GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
 EAGER = Taken("eager/1", Cache.COLD, LaunchMode.EAGER, Clock.HOST)

@@ -30,9 +30,11 @@ class ClockSettings:
         eager_sample_us: most device time of an eager sample that has more.
         contents: most distinct contents among the slots of a ring.
         warm_fraction: part of the cache that a warm call may occupy.
+        serving_fraction: least part of what a call touches that must come from memory, for its activations to be kept warm beside it.
         cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
         doubling_limit: largest change of a cold time when the ring is doubled.
         ceiling_margin: how far above the unit's own bandwidth a time may lie.
+        cost_tolerance: how far a kernel's compulsory bytes may lie outside what its tensors allow, relative.
         host_tolerance: largest disagreement of host and device clock, relative.
         phase_tolerance: largest disagreement of a cycle and its phases, relative.
     """
@@ -53,8 +55,10 @@ class ClockSettings:
     eager_sample_us: float = 50_000.0
     contents: int = 8
     warm_fraction: float = 0.6
+    serving_fraction: float = 0.5
     cache_multiples: int = 3
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05
+    cost_tolerance: float = 0.05
     host_tolerance: float = 0.15
     phase_tolerance: float = 0.03

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.authoring.model import Inputs, Traffic
 from harness.measure.clock.content import dense_bytes, group
 from harness.measure.clock.cycles import cycle_steps, time_phases
 from harness.measure.clock.estimate import calls_per_sample
@@ -13,11 +14,12 @@ from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
 from harness.measure.clock.modes import capture_chain, time_eager, time_single
 from harness.measure.clock.program import ADVANCE, Bench, Program, make_bench
-from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, WARM, Frame, Taken, invalid, skipped
+from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, SERVING, WARM, Frame, Taken, invalid, skipped
 from harness.measure.clock.ring import Footprint, RingPlan, estimate_bytes, footprint, is_warm, plan_ring
 from harness.measure.clock.sampling import Sampled
+from harness.measure.clock.serving import ServingPlan, capture_serving, plan_serving
 from harness.measure.clock.session import ClockSession
-from harness.measure.clock.validity import InvalidTiming, Reason, check_doubling, check_peak, check_phases
+from harness.measure.clock.validity import InvalidTiming, Reason, check_costs, check_doubling, check_peak, check_phases
 from harness.measure.clock.verify import verify, verify_cursor
 from harness.measure.data import Generator
 from harness.measure.subject import Reading, Subject
@@ -36,7 +38,7 @@ def time_cell(subject: Subject, session: ClockSession, *, beside: bool = True) -
     """Measure a cell that passed its correctness gate in this launch.
 
     Args:
-        beside: take the figures that nothing is judged by too: warm, chained, one replay, eager.
+        beside: take the figures that nothing is judged by too: warm, serving, chained, one replay, eager.
 
     Returns:
         `latency_us` first: invalid or skipped and alone, or valid with every other figure that the cell has. A number
@@ -67,10 +69,14 @@ def _time_cell(subject: Subject, session: ClockSession, beside: bool) -> list[Re
 
 def footprint_of(subject: Subject) -> Footprint:
     """Bytes of one call, from the layout of its inputs alone: nothing is allocated."""
-    inputs = subject.kernel.make_inputs(subject.case, Generator(0, "meta"))
+    inputs = _layout(subject)
     allocated = sum(of.pitch for of in group(inputs, "meta"))
     mutated = dense_bytes(inputs, "meta", subject.variant.mutates or ())
     return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.kernel.traffic(subject.case))
+
+
+def _layout(subject: Subject) -> Inputs:
+    return subject.kernel.make_inputs(subject.case, Generator(0, "meta"))
 
 
 def _set_up(subject: Subject, session: ClockSession, beside: bool) -> _Timing | None:
@@ -83,10 +89,11 @@ def _set_up(subject: Subject, session: ClockSession, beside: bool) -> _Timing | 
         return None
     is_proved = str(subject.cell) in session.facts.rings
     doubles = not is_proved and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
-    allocated = 2 * plan.slots if doubles else plan.slots
+    serving = plan_serving(subject.kernel, one, _layout(subject), device.limits, settings, room) if beside else None
+    allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
     bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
-    return _Timing(session, bench, plan, proves=not is_proved, beside=beside)
+    return _Timing(session, bench, plan, proves=not is_proved, beside=beside, serving=serving)
 
 
 @dataclass(frozen=True)
@@ -95,27 +102,49 @@ class _Beside:
 
     single: Program
     warm: Program | None
+    serving: Program | None
     chain: Program | None
 
 
 @dataclass
 class _Timing:
-    """The figures of one cell. Everything is captured first, so that the device does not cool down between them."""
+    """The figures of one cell. Everything is captured first, so that the device does not cool down between them.
+
+    Args:
+        proves: whether doubling the ring is tried.
+        beside: whether the figures that nothing is judged by are taken.
+        serving: the ring whose calls share their activations; None where none are declared, or nothing is taken beside.
+    """
 
     session: ClockSession
     bench: Bench
     plan: RingPlan
     proves: bool
     beside: bool
+    serving: ServingPlan | None
 
     def readings(self) -> list[Reading]:
         """Take every figure."""
         bench, session = self.bench, self.session
         bench.prepare()
+        self._check_costs()
         frame = Frame(bench, session, session.floors([grid for grid in bench.grids if grid] or [ONE_PROGRAM]))
         first = bench.capture(bench.one_pass)
         us = self._first_look(first)
         return self._cycle(frame, first, us) if bench.cycle else self._calls(frame, first, us)
+
+    def _check_costs(self) -> None:
+        """Hold the kernel's compulsory bytes against the tensors of its default variant, whose bytes they are.
+
+        Raises:
+            InvalidTiming: cost_model.
+        """
+        subject, inputs = self.bench.subject, self.bench.scratch.inputs(0)
+        if subject.variant_name != subject.kernel.default:
+            return
+        device, mutated = subject.torch_device, subject.variant.mutates or ()
+        every, changed = dense_bytes(inputs, device), dense_bytes(inputs, device, mutated)
+        check_costs(subject.kernel.traffic(subject.case), every, self.bench.output_bytes, changed, self.session.settings.cost_tolerance)
 
     def _first_look(self, first: Program) -> float:
         """About how long a call takes (us). Samples are sized by it, so a clock that is far off must be found here.
@@ -148,7 +177,9 @@ class _Timing:
     def _capture_beside(self, us: float) -> _Beside:
         bench = self.bench
         warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
-        return _Beside(bench.capture((0,)), warm, capture_chain(bench, self._repetitions(us, bench.slots)))
+        slots = self.serving.slots if self.serving else 0
+        serving = capture_serving(bench, slots, self._repetitions(us, slots)) if slots else None
+        return _Beside(bench.capture((0,)), warm, serving, capture_chain(bench, self._repetitions(us, bench.slots)))
 
     def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
         single, session = programs.single, self.session
@@ -157,6 +188,11 @@ class _Timing:
             found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": self.bench.subject.kernel.data}))
         else:
             found += self._replayed("latency_warm_us", programs.warm, WARM, frame)
+        if self.serving is not None:
+            if programs.serving is None:
+                found.append(skipped("latency_serving_us", self.serving.why_not, {"data": self.bench.subject.kernel.data}))
+            else:
+                found += self._replayed("latency_serving_us", programs.serving, SERVING, frame, self.serving.cold)
         if programs.chain is not None:
             found += self._replayed("chained_us", programs.chain, CHAIN, frame)
         return found
@@ -233,12 +269,19 @@ class _Timing:
             doubled.release()
         self.session.facts.rings[str(self.bench.subject.cell)] = proof
 
-    def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame) -> list[Reading]:
-        """A figure beside the cold one, by replaying a program."""
-        budget = self.session.settings.side_budget_s
+    def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame, cold: Traffic | None = None) -> list[Reading]:
+        """A figure beside the cold one, by replaying a program.
+
+        Args:
+            cold: what a call must read from memory at least; None where that is nothing.
+        """
+        session, settings = self.session, self.session.settings
 
         def take() -> list[Reading]:
-            return [frame.time(metric, self.session.measure(program.replays, program.calls, budget, self.bench.reset), taken, program)]
+            sampled = session.measure(program.replays, program.calls, settings.side_budget_s, self.bench.reset)
+            if cold is not None:
+                check_peak(sampled.us, cold, session.ceilings, settings.ceiling_margin)
+            return [frame.time(metric, sampled, taken, program)]
 
         return self._guarded(metric, take)
 

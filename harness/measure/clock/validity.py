@@ -16,6 +16,7 @@ class Reason(StrEnum):
     NEGATIVE_TIME = "negative_time"
     NO_VALID_SAMPLES = "no_valid_samples"
     OVER_PEAK = "over_peak"
+    COST_MODEL = "cost_model"
     HOST_CLOCK = "host_clock"
     NOT_COLD = "not_cold"
     NOT_CAPTURABLE = "not_capturable"
@@ -27,6 +28,7 @@ class Reason(StrEnum):
     PHASES = "phases"
     MEMORY = "memory"
     WARM_FOOTPRINT = "warm_footprint"
+    SERVING_FOOTPRINT = "serving_footprint"
     LAUNCH_BOUND = "launch_bound"
     CONTENDED = "contended"
 
@@ -76,6 +78,30 @@ def check_peak(us: float, traffic: Traffic, ceilings: Ceilings, margin: float) -
     if not us >= floor_us:
         found = f"{traffic.total} bytes in {us:.4g} us, below the floor of {floor_us:.4g} us at {margin} x {ceilings.best_gbps:.0f} GB/s"
         raise InvalidTiming(Reason.OVER_PEAK, found)
+
+
+def check_costs(traffic: Traffic, inputs: int, outputs: int, mutated: int, tolerance: float) -> None:
+    """Hold a kernel's compulsory bytes against its tensors: none is read twice, every output byte is written, and nothing else but
+    what a call changes in place.
+
+    Less than all inputs may be read: a call need not touch every slot of a state.
+
+    Args:
+        inputs: bytes of the inputs of a call; `outputs` and `mutated` likewise, of what it returns and of what it changes.
+        tolerance: relative.
+
+    Raises:
+        InvalidTiming: cost_model.
+    """
+    if traffic.read_bytes > (1 + tolerance) * inputs:
+        found = f"traffic reads {traffic.read_bytes} bytes, and the inputs have {inputs}"
+    elif traffic.written_bytes < (1 - tolerance) * outputs:
+        found = f"traffic writes {traffic.written_bytes} bytes, and the outputs have {outputs}"
+    elif traffic.written_bytes > (1 + tolerance) * (outputs + mutated):
+        found = f"traffic writes {traffic.written_bytes} bytes, and outputs and mutated inputs have {outputs + mutated}"
+    else:
+        return
+    raise InvalidTiming(Reason.COST_MODEL, found)
 
 
 def check_host_clock(wall_us: float, device_us: float, allowed_us: float, tolerance: float) -> None:

@@ -57,6 +57,8 @@ metrics = {
 }
 
 
+computing = [12, 3]
+"""Ids of the processes that compute on every GPU."""
 perf_level = ["AMDSMI_DEV_PERF_LEVEL_AUTO"]
 power_cap = {"power_cap": 750_000_000, "default_power_cap": 750_000_000, "dpm_cap": 0, "min_power_cap": 0, "max_power_cap": 750_000_000}
 
@@ -112,7 +114,7 @@ def amdsmi_get_gpu_total_ecc_count(handle):
 
 def amdsmi_get_gpu_process_list(handle):
     _check("amdsmi_get_gpu_process_list")
-    return [{"name": "python", "pid": 12, "mem": 1}, {"name": "N/A", "pid": 3, "mem": 2}]
+    return [{"name": "N/A", "pid": pid, "mem": 1} for pid in computing]
 
 
 def amdsmi_get_clock_info(handle, clock_type):

@@ -38,6 +38,8 @@ application_clock = {"set": 1980, "default": 1980}
 modes = {"ecc": [1, 1], "persistence": 1, "limit": 700_000}
 reasons = [0]
 """Bits of the throttle reasons, one a sample; the last stays."""
+computing = [9, 7]
+"""Ids of the processes that compute on every GPU."""
 asked = []
 """Name of every function asked of a GPU."""
 
@@ -148,7 +150,7 @@ def nvmlDeviceGetTotalEccErrors(handle, errorType, counterType):
 
 def nvmlDeviceGetComputeRunningProcesses(handle):
     _check("nvmlDeviceGetComputeRunningProcesses")
-    return [SimpleNamespace(pid=9, usedGpuMemory=1), SimpleNamespace(pid=7, usedGpuMemory=None)]
+    return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in computing]
 
 
 def nvmlSystemGetCudaDriverVersion():

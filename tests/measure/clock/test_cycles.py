@@ -1,5 +1,7 @@
+import statistics
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import CYCLE, LENGTH, phase_cost, session_on, subject_of
 
@@ -48,6 +50,20 @@ def bench():
 def test_a_whole_cycle_calls_every_slot_in_every_phase_and_moves_between(bench):
     steps = cycle_steps(bench[0])
     assert steps == (0, 1, 2, 3, 4, ADVANCE) * LENGTH
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(min_value=2.0, max_value=200.0), min_size=LENGTH, max_size=LENGTH))
+def test_a_whole_cycle_takes_the_mean_of_its_phases_whatever_their_pattern(pattern):
+    def cost(operation):
+        return 0.0 if phase_cost(operation) == 0.1 else pattern[int(operation.tensors[1])] if len(operation.tensors) > 1 else None
+
+    session = session_on(cost_us=cost, graph_gap_us=0.0, mark_us=0.0)
+    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench.prepare()
+    program = bench.capture(cycle_steps(bench), 4)
+    (us,) = set(session.take(program.replays, program.calls, 1, bench.reset).samples)
+    assert statistics.fmean(pattern) == pytest.approx(us, rel=1e-3)
 
 
 def test_each_phase_is_timed_with_the_cursor_held_still(bench):

@@ -1,4 +1,5 @@
 import math
+import random
 import statistics
 
 import pytest
@@ -33,6 +34,48 @@ def test_the_interval_scales_with_the_samples(samples, factor):
 @given(many)
 def test_the_interval_is_no_wider_than_the_samples_spread_allows(samples):
     assert 0 <= half_width(samples) <= 2.262 * (max(samples) - min(samples)) / math.sqrt(10)
+
+
+@given(many, st.floats(min_value=-0.4, max_value=1e3))
+def test_the_interval_does_not_move_with_the_level(samples, level):
+    assert half_width([us + level for us in samples]) == pytest.approx(half_width(samples), rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.lists(times, min_size=6, max_size=6), min_size=10, max_size=10), st.randoms(use_true_random=False))
+def test_the_interval_depends_on_batches_and_not_on_the_order_within_them(batches, draw):
+    shuffled = [draw.sample(batch, len(batch)) for batch in batches]
+    assert half_width([us for batch in batches for us in batch]) == half_width([us for batch in shuffled for us in batch])
+
+
+@given(many)
+def test_the_interval_reads_alike_from_either_end(samples):
+    whole = samples[: len(samples) // 10 * 10]
+    assert half_width(whole) == pytest.approx(half_width(whole[::-1]), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("correlation", "least"), [(0.0, 0.92), (0.5, 0.85)], ids=["independent", "correlated"])
+def test_the_interval_holds_the_median_about_as_often_as_it_says(correlation, least):
+    draw, held, launches = random.Random(4), 0, 600
+    for _ in range(launches):
+        noise, samples = draw.gauss(0, 1), []
+        for _ in range(120):
+            noise = correlation * noise + math.sqrt(1 - correlation**2) * draw.gauss(0, 1)
+            samples.append(100 + noise)
+        held += abs(statistics.median(samples) - 100) <= half_width(samples)
+    assert least <= held / launches <= 0.99
+
+
+@given(st.floats(min_value=0.5, max_value=1e4), st.lists(st.floats(min_value=-1, max_value=1), min_size=30, max_size=120))
+def test_noise_within_the_tolerance_is_no_shift_and_windows_of_it_agree(us, noise):
+    within = [us * (1 + 0.4 * 0.005 * n) for n in noise]
+    assert not has_shifted(within)
+    assert windows_agree([within[:10], within[10:20], within[20:30]])
+
+
+@given(st.floats(min_value=0.5, max_value=1e4), st.integers(5, 100), st.sampled_from([-0.1, -0.03, 0.03, 0.1]))
+def test_a_step_in_level_beyond_the_tolerance_is_a_shift_wherever_the_clock_reads(us, third, step):
+    assert has_shifted([us] * 2 * third + [us * (1 + step)] * third)
+    assert not windows_agree([[us] * 10, [us] * 10, [us * (1 + step)] * 10])
 
 
 def test_correlated_samples_have_a_wider_interval_than_the_same_ones_shuffled():

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.measure.clock.estimate import has_shifted, is_accurate
 from harness.measure.clock.sampling import Sampler
 from harness.measure.clock.settings import ClockSettings
 
@@ -84,6 +85,19 @@ def test_samples_are_consecutive_and_stop_at_a_look(pattern):
     sampled = tape.sample(budget_s=0.05)
     assert list(sampled.samples) == tape.played[-len(sampled.samples) :]
     assert len(sampled.samples) in ClockSettings().looks or not sampled.converged
+
+
+@given(st.integers(0, 10**6), st.floats(min_value=0.0, max_value=0.2), st.floats(min_value=1.0, max_value=500.0))
+def test_what_is_called_converged_stopped_at_a_look_is_known_well_enough_and_has_one_level(seed, spread, us):
+    draw = random.Random(seed)
+    sampled = Tape(us * max(0.1, 1 + spread * draw.gauss(0, 1)) for _ in range(100_000)).sample(budget_s=1.0)
+    assert len(sampled.samples) <= ClockSettings().looks[-1]
+    if sampled.converged:
+        assert len(sampled.samples) in ClockSettings().looks
+        assert is_accurate(sampled.samples)
+        assert not has_shifted(sampled.samples)
+    else:
+        assert not (len(sampled.samples) == ClockSettings().looks[-1] and is_accurate(sampled.samples) and not has_shifted(sampled.samples))
 
 
 def test_a_level_that_never_holds_does_not_converge():

@@ -215,7 +215,7 @@ def test_m24_an_answer_remembered_by_content_is_caught():
 
 
 def test_m17_a_time_above_the_memorys_bandwidth_is_invalid():
-    readings, _ = measured(replace(SCALE, traffic=lambda case: Traffic(3 * BYTES, BYTES)))
+    readings, _ = measured(SCALE, cost_us=lambda operation: 1.0)
     assert reason_of(readings) == "over_peak"
 
 
@@ -235,6 +235,21 @@ def test_without_room_for_twice_the_ring_the_time_stands_without_that_proof():
 def test_a_launch_bound_time_has_no_bandwidth():
     readings, _ = measured(SCALE, bandwidth_gbps=20.0, fresh=True)
     assert {(r.status, r.reason) for m, r in readings.items() if "gbps" in m or "percent" in m} == {(Status.SKIPPED, "launch_bound")}
+
+
+@pytest.mark.parametrize(("floors", "bound"), [(1.9, True), (2.1, False)], ids=["below two floors", "above"])
+def test_a_time_below_two_launch_floors_is_judged_in_absolute_time_alone(floors, bound):
+    floor = known()["floors"]
+    (empty_us,) = {found["empty_grid_us"] for found in floor.values()}
+    scripted = floors * empty_us
+    kernel = replace(SCALE, traffic=lambda case: Traffic(BYTES, BYTES), other_traffic={"published": lambda case: BYTES})
+    readings, _ = measured(kernel, cost_us=lambda operation: scripted, settings=replace(QUICK, ceiling_margin=10.0))
+    latency = readings["latency_us"]
+    assert (Status.OK, pytest.approx(scripted, rel=0.02)) == (latency.status, latency.value)
+    verdicts = {metric: (r.status, r.reason) for metric, r in readings.items() if metric.startswith(("gbps", "percent"))}
+    expected = (Status.SKIPPED, "launch_bound") if bound else (Status.OK, None)
+    models = () if bound else ("gbps@published",)
+    assert dict.fromkeys(("gbps", "percent_of_ceiling", "percent_of_peak", *models), expected) == verdicts
 
 
 def test_graphs_respect_the_node_cap_and_still_touch_the_whole_ring():

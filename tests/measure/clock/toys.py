@@ -101,3 +101,32 @@ def with_call(kernel: Kernel, call: Callable[..., Any]) -> Kernel:
 def session_on(device: FakeDevice | None = None, settings: ClockSettings = QUICK, **script: Any) -> ClockSession:
     """A session on a scripted device."""
     return ClockSession(device or FakeDevice(Script(**script)), seed=7, settings=settings)
+
+
+def weighted(weights: int = 8 * SIZE, **more: Any) -> Kernel:
+    """A call of two launches, of which x is an activation and `weights` fp32 elements, a multiple of SIZE, are weights."""
+
+    def make(case: Case, generator: Any) -> Inputs:
+        return {"x": generator.uniform((case.N,), case.dtype), "w": generator.uniform((weights,), case.dtype), "bias": None}
+
+    def call(x: torch.Tensor, w: torch.Tensor, bias: None) -> torch.Tensor:
+        return w.view(-1, x.numel()).sum(0) + x
+
+    return toy(call, make, Traffic(BYTES + 4 * weights, BYTES), activations=("x", "bias"), **more)
+
+
+def layered(layers: int) -> Kernel:
+    """A call that launches three times for each of `layers` independent layers, each with a state of its own."""
+
+    def make(case: Case, generator: Any) -> Inputs:
+        return {name: generator.uniform((layers, case.N), case.dtype) for name in ("x", "state")}
+
+    def call(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        for i in range(layers):
+            state[i].mul_(0.5).add_(x[i])
+            torch.mul(state[i], 2, out=out[i])
+        return out
+
+    drift = Drift(step_inputs=lambda case, generator: {}, carry={"state": "state"}, tolerance=TOLERANCE)
+    return toy(call, make, Traffic(2 * layers * BYTES, 2 * layers * BYTES), mutates=("state",), drift=drift)
