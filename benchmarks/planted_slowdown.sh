@@ -22,7 +22,7 @@ PYTHON
 }
 
 verdict() { # NAME: measure the branch against main, then ask
-  harness submit --matrix headline --kernel rmsnorm --kernel gdn_decode --device "$device" --ref "$1" --against main
+  harness submit --matrix headline --kernel rmsnorm --kernel gdn_decode --device "$device" --ref "$1" --against main 2>&1 | tail -12
   harness diff "main..$1" --metric latency_us --format json > "${OUT:-.}/planted_$1.json"
   echo "diff main..$1: exit $?"
   harness diff "main..$1" | head -60
