@@ -24,7 +24,7 @@ def feed_of(bench: Bench) -> dict[str, str]:
     state, where the cost depends on a phase, or where an output has another layout than the input it would become.
     """
     kernel, variant = bench.subject.kernel, bench.subject.variant
-    feed = dict(kernel.drift.carry) if kernel.drift else {name: name for name in variant.mutates or ()}
+    feed = dict(kernel.drift.carry) if kernel.drift else {name: name for name in sorted(bench.changing)}
     if bench.cycle is not None or not feed:
         return {}
     inputs = bench.scratch.inputs(0)

@@ -119,8 +119,9 @@ class Bench:
 
     @property
     def changing(self) -> frozenset[str]:
-        """Inputs that calls or the cursor's moves change."""
-        return frozenset(self.subject.variant.mutates or ()) | ({self.cycle.cursor} if self.cycle else frozenset())
+        """Inputs that calls or the cursor's moves change, as far as the case has them."""
+        mutated = {name for name in self.subject.variant.mutates or () if isinstance(self.scratch.inputs(0).get(name), torch.Tensor)}
+        return frozenset(mutated | ({self.cycle.cursor} if self.cycle else set()))
 
     def reset(self) -> None:
         """Give every slot the content it began with, in what calls change."""

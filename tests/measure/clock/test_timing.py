@@ -347,3 +347,9 @@ def test_a_launch_may_take_the_judged_figures_alone():
     session.facts = LeaseFacts.from_json(known())
     readings = {r.metric: r for r in time_cell(subject_of(SCALE), session, beside=False)}
     assert {"latency_us", "gbps", "percent_of_ceiling", "percent_of_peak"} == set(readings)
+
+
+def test_an_input_that_may_change_and_that_the_case_does_not_have_is_no_hindrance():
+    variants = {name: replace(variant, mutates=("absent",)) for name, variant in SCALE.variants.items()}
+    readings, _ = measured(replace(SCALE, variants=variants))
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
