@@ -60,7 +60,8 @@ class TestSizes:
 
     def test_the_reproducing_command_is_beside_it(self, record, side) -> None:
         finding = only(judge(side("base", record(A, "static", 32)), side("head", record(A, "static", 64))))
-        expected = f"harness submit --ref {'c' * 40} --kernel toy --device h200 --kind static  # {A} on unit GPU-1"
+        what = f"--kernel toy --variant {A.split('/')[1]} --case {A.split('/')[2].split('@')[0]} --device h200 --kind static"
+        expected = f"harness submit --ref {'c' * 40} {what}  # {A} on unit GPU-1"
         assert expected == finding.why["reproduce"]
 
     def test_a_metric_that_only_base_has_is_missing(self, record, side) -> None:

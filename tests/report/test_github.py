@@ -116,7 +116,8 @@ class TestAnnotations:
         expected = [
             "REGRESSED (grew): it grew by more than its rule allows",
             "step/fused/B=1,dtype=fp32@h200: 0 -> 8",
-            "harness submit --ref worktree --kernel step --device h200 --kind static # step/fused/B=1,dtype=fp32@h200",
+            "harness submit --ref worktree --kernel step --variant fused --case B=1,dtype=fp32 --device h200 --kind static"
+            " # step/fused/B=1,dtype=fp32@h200",
         ]
         assert expected == message.splitlines()
 
