@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton import knobs
 
 from harness.measure.clock.device import TOUCH_STRIDE, Call, Grid
 
@@ -59,6 +62,16 @@ def arithmetic_kernel(p_sink, steps, BLOCK: tl.constexpr):
     tl.store(p_sink + tl.program_id(0), tl.sum(b))
 
 
+def in_cache(folder: str, call: Call) -> Any:
+    """Make a call with Triton's cache in another folder."""
+    before = knobs.cache.dir
+    knobs.cache.dir = folder
+    try:
+        return call()
+    finally:
+        knobs.cache.dir = before
+
+
 class TritonProbes:
     """The kernels on the current GPU.
 
@@ -69,28 +82,35 @@ class TritonProbes:
 
     def __init__(self, multiprocessors: int, torch_device: str) -> None:
         self._multiprocessors, self._torch_device = multiprocessors, torch_device
+        self._cache = os.environ.get("TRITON_CACHE_DIR")
+
+    def _own(self, call: Call) -> Call:
+        """The call with the cache that all variants share, not that of the variant in hand: each would compile it anew."""
+        return partial(in_cache, self._cache, call) if self._cache else call
 
     def empty(self, grid: Grid) -> Call:
         """A kernel that does nothing."""
-        launch: Call = empty_kernel[grid]
-        return launch
+        return self._own(empty_kernel[grid])
 
     def touch(self, grid: Grid, source: torch.Tensor, target: torch.Tensor) -> Call:
         """One load and one store a program."""
-        return partial(touch_kernel[grid], source, target, source.shape[0], STRIDE=TOUCH_STRIDE)
+        return self._own(partial(touch_kernel[grid], source, target, source.shape[0], STRIDE=TOUCH_STRIDE))
 
     def copies(self, source: torch.Tensor, target: torch.Tensor) -> Sequence[Call]:
         """Several ways to copy, torch's among them."""
         own = [partial(copy_kernel[(source.numel() // block,)], source, target, BLOCK=block, num_warps=warps) for block, warps in BLOCKS]
-        return [*own, partial(target.copy_, source)]
+        return [*map(self._own, own), partial(target.copy_, source)]
 
     def reads(self, source: torch.Tensor) -> Sequence[Call]:
         """Several ways to read."""
         sink = torch.empty(source.numel() // min(block for block, _ in BLOCKS), dtype=torch.int32, device=source.device)
-        return [partial(read_kernel[(source.numel() // block,)], source, sink, BLOCK=block, num_warps=warps) for block, warps in BLOCKS]
+        return [
+            self._own(partial(read_kernel[(source.numel() // block,)], source, sink, BLOCK=block, num_warps=warps))
+            for block, warps in BLOCKS
+        ]
 
     def arithmetic(self) -> Call:
         """Multiply-adds on every multiprocessor."""
         grid = ARITHMETIC_BLOCKS * self._multiprocessors
         sink = torch.empty(grid, dtype=torch.float32, device=self._torch_device)
-        return partial(arithmetic_kernel[(grid,)], sink, ARITHMETIC_STEPS, BLOCK=128, num_warps=4)
+        return self._own(partial(arithmetic_kernel[(grid,)], sink, ARITHMETIC_STEPS, BLOCK=128, num_warps=4))
