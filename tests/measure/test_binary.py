@@ -43,6 +43,16 @@ def test_a_silent_ptxas_is_not_taken_for_no_spills() -> None:
         cubin_spill_bytes(b"cubin", "ptx", assemble("ptxas info    : Used 64 registers\n"), "add")
 
 
+def test_a_ptxas_that_makes_several_binaries_is_asked_until_it_makes_this_one() -> None:
+    made = iter([b"other", b"third", b"cubin"])
+
+    def stage(ptx: str) -> bytes:
+        sys.stdout.write(PTXAS_LOG)
+        return next(made)
+
+    assert cubin_spill_bytes(b"cubin", "ptx", stage, "add") == 24 + 40 + 4 + 8
+
+
 def test_spills_of_another_binary_are_not_this_one_s() -> None:
     with pytest.raises(BinaryError, match="another binary"):
         cubin_spill_bytes(b"cubin", "ptx", assemble(PTXAS_LOG, b"other"), "add")
