@@ -52,7 +52,7 @@ def test_a_wrong_kernel_exits_1_and_its_diff_says_broken(bundled, harness):
 
 def test_twice_the_registers_are_named_on_every_gpu_without_any(bundled, harness):
     bundled.git("checkout", "-q", "-b", "pr")
-    edit(bundled, "num_warps=plan.warps", "num_warps=max(1, plan.warps // 2)")
+    edit(bundled, "        num_warps=warps,", "        num_warps=max(1, warps // 2),")
     bundled.commit("half the warps")
     diff = harness("diff", "main..pr", "--matrix", "smoke", "--format", "json")
     regressed = {(f["device"], f["metric"]) for f in json.loads(diff.out)["findings"] if f["verdict"] == "REGRESSED"}
