@@ -207,7 +207,7 @@ def test_a_wrong_token_is_said_within_seconds(fleet, monkeypatch):
 
 
 def test_when_the_head_dies_the_journal_is_whole_and_resume_finishes(repository, own_fleet, fleet, submit):
-    repository.job("subject.case.N == 9 and time.sleep(5)")
+    repository.job("subject.case.N == 9 and time.sleep(15)")
     seen = []
 
     def behead(event):
