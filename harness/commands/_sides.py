@@ -80,14 +80,7 @@ class Assembler:
         base_ref, head_ref = split_range(text)
         head = self._named(head_ref)
         base, distance = self._base(base_ref, head, exact=exact)
-        pairs = self._pairs(base, head)
-        if (
-            base.found
-            and head.found
-            and base.found.sources == head.found.sources
-            and base.code_digest == head.code_digest
-            and not pairs.sources
-        ):
+        if base.found and head.found and base.found.sources == head.found.sources and base.code_digest == head.code_digest:
             raise Undecided(
                 f"to compare {text}",
                 f"both sides are the same records ({', '.join(sorted(base.found.sources))}): the code is equal",
@@ -100,7 +93,7 @@ class Assembler:
             base_expected = head_expected = None
         else:
             base_records, base_expected, head_expected = self._in_scope(base, head, planned, narrow=matrix is not None)
-            base_records, head_records = self._with_pairs(pairs, base_records, head_records, planned)
+            base_records, head_records = self._with_pairs(self._pairs(base, head), base_records, head_records, planned)
             base_records, head_records = self._compile_static(base, head, base_records, head_records, planned, matrix or "all")
         return Sides(
             Side(

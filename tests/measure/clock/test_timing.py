@@ -167,6 +167,11 @@ def test_m12_the_answer_is_the_time_after_throttling_ends():
     assert readings["latency_us"].columns["converged"]
 
 
+def test_m12_a_slow_time_that_outlasts_the_sampling_leaves_no_number():
+    readings, _ = measured(SCALE, slowdown=lambda replays: 1.27 if replays < 120 else 1.0)
+    assert reason_of(readings) == "not_cold"
+
+
 def test_m23_a_clock_patched_to_a_hundredth_is_below_the_roofline_floor():
     readings, session = measured(SCALE, clock_divisor=100.0)
     assert reason_of(readings) == "host_clock"
