@@ -21,7 +21,12 @@ REAP_S = 2.0
 
 
 def ask(module: str, *arguments: str, timeout_s: float = BOX_S) -> Any:
-    """The JSON of the last line that `python -m MODULE ARGUMENTS` prints; libraries print, too.
+    """The JSON of the last line that `python -m MODULE ARGUMENTS` prints: see `ask_python`."""
+    return ask_python("-P", "-m", module, *arguments, timeout_s=timeout_s)
+
+
+def ask_python(*arguments: str, timeout_s: float) -> Any:
+    """The JSON of the last line that `python ARGUMENTS` prints; libraries print, too.
 
     Args:
         timeout_s: then the child is killed with its session. One that a driver holds in the kernel cannot be killed: it is left.
@@ -29,7 +34,7 @@ def ask(module: str, *arguments: str, timeout_s: float = BOX_S) -> Any:
     Raises:
         CannotList: it did not answer in time, ended with an error, or its answer is {"found", "do"}: what was found instead.
     """
-    words = [sys.executable, "-P", "-m", module, *arguments]
+    words = [sys.executable, *arguments]
     by_hand = f"run {' '.join(['python', *words[1:]])} to see why"
     # files, not pipes: nobody waits for the end of a file that a stuck child holds open
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

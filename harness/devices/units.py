@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from harness.devices.probe import DRIVERS
+from harness.devices.child import ask_python
+from harness.devices.probe import DRIVERS, CannotList
 from harness.devices.table import identify, load_devices
 from harness.errors import Undecided
 
 ASKED = "list the GPUs of this machine"
 PROBE = ("-P", "-m", "harness.devices.probe")
 PROBE_TIMEOUT_S = 60.0
-ENGINE = str(Path(__file__).parent.parent.parent)
 
 
 class ProbeFailed(Undecided):
@@ -69,21 +64,7 @@ def local_units() -> list[Unit]:
 
 
 def _probe() -> list[dict[str, Any]]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [ENGINE, os.environ.get("PYTHONPATH", "")]))}
     try:
-        done = subprocess.run(
-            [sys.executable, *PROBE], env=env, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        found, do = f"no answer within {PROBE_TIMEOUT_S:g} s", "see whether the vendor's own tool (nvidia-smi, amd-smi) answers"
-        raise ProbeFailed(ASKED, found, do) from error
-    by_hand = f"run {' '.join(['python', *PROBE])} to see why"
-    if done.returncode != 0:
-        raise ProbeFailed(ASKED, f"exit status {done.returncode}: {done.stderr.strip()[-500:] or 'it printed nothing'}", by_hand)
-    try:
-        answer = json.loads(done.stdout.splitlines()[-1])  # libraries print, too
-    except (json.JSONDecodeError, IndexError) as error:
-        raise ProbeFailed(ASKED, f"an answer that is no list: {done.stdout.strip()[-500:]!r}", by_hand) from error
-    if isinstance(answer, dict):
-        raise ProbeFailed(ASKED, answer["found"], answer["do"])
-    return list(answer)
+        return list(ask_python(*PROBE, timeout_s=PROBE_TIMEOUT_S))
+    except CannotList as error:
+        raise ProbeFailed(ASKED, error.found, error.do) from error

@@ -69,8 +69,8 @@ def test_what_the_probe_found_instead_is_told(child):
     [
         ("import sys; sys.exit('no such symbol')", "exit status 1: no such symbol"),
         ("import os; os.abort()", "exit status -6: it printed nothing"),
-        ("print('[{')", "an answer that is no list: '[{'"),
-        ("pass", "an answer that is no list: ''"),
+        ("print('[{')", "an answer that is no JSON: '[{'"),
+        ("pass", "an answer that is no JSON: ''"),
     ],
     ids=["error", "crash", "torn", "silent"],
 )
