@@ -36,11 +36,7 @@ def unit_lock(uuid: str, cancelled: threading.Event) -> Iterator[None]:
     """
     file = lock_file(uuid)
     try:
-        before = os.umask(0)
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        finally:
-            os.umask(before)
+        descriptor = _open(file)
     except OSError as error:
         raise Undecided(f"to lock unit {uuid}", f"{file}: {error.strerror}", "make that file writable, or remove it") from error
     try:
@@ -61,3 +57,16 @@ def unit_lock(uuid: str, cancelled: threading.Event) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _open(file: Path) -> int:
+    """The lock file, writable by every user. Linux refuses to *create* another user's file in a sticky folder even where it is there
+    and may be written (fs.protected_regular), so it is first opened as it is.
+    """
+    how = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(file, how)
+    except FileNotFoundError:
+        descriptor = os.open(file, how | os.O_CREAT, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask is
+        return descriptor

@@ -68,3 +68,14 @@ def test_a_lock_file_that_cannot_be_opened_is_named(tmp_path):
     lock_file(UUID).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Undecided, match="harness-unit-GPU-0123_odd_name"), unit_lock(UUID, threading.Event()):
         pass
+
+
+def test_a_lock_file_that_is_there_is_opened_without_creating_it(monkeypatch):
+    with unit_lock(UUID, threading.Event()):
+        pass
+    assert 0o666 == lock_file(UUID).stat().st_mode & 0o777
+    opened, real = [], lock.os.open
+    monkeypatch.setattr(lock.os, "open", lambda path, flags, *mode: opened.append(flags) or real(path, flags, *mode))
+    with unit_lock(UUID, threading.Event()):
+        pass
+    assert [False] == [bool(flags & lock.os.O_CREAT) for flags in opened]
