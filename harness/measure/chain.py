@@ -77,7 +77,7 @@ def _run(subject: Subject, before: Inputs, carried: Mapping[str, str], then: Cal
     for _ in range(CALLS):
         outputs = subject.call(inputs)
         results = {**{name: inputs[name] for name in carried}, **outputs}
-        inputs |= {name: results[source] for name, source in carried.items() if _same_layout(inputs[name], results[source])}
+        inputs |= {name: results[source] for name, source in carried.items() if same_layout(inputs[name], results[source])}
         if subject.kernel.cycle is not None:
             subject.kernel.cycle.advance(inputs)
         then()
@@ -86,5 +86,6 @@ def _run(subject: Subject, before: Inputs, carried: Mapping[str, str], then: Cal
     }
 
 
-def _same_layout(one: torch.Tensor, other: Any) -> bool:
+def same_layout(one: torch.Tensor, other: Any) -> bool:
+    """Whether one tensor can stand where the other did in a captured call: shape, dtype and strides."""
     return isinstance(other, torch.Tensor) and (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())

@@ -6,9 +6,8 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from harness.authoring.model import Inputs
+from harness.measure.chain import carried_by, same_layout
 from harness.measure.clock.device import Call
 from harness.measure.clock.program import ADVANCE, Bench, Program, Step
 from harness.measure.clock.ring import fit_repetitions
@@ -20,28 +19,21 @@ from harness.measure.clock.settings import ClockSettings
 def feed_of(bench: Bench) -> dict[str, str]:
     """What a call takes from the one before in a chain: input -> the output, or mutated input, that becomes it.
 
-    A kernel with `drift` says what it carries; another one that mutates inputs carries those. Empty where there is no such
-    state, where the cost depends on a phase, or where an output has another layout than the input it would become.
+    Empty where there is no such state, where the cost depends on a phase, or where an output has another layout than the input it
+    would become.
     """
-    kernel, variant = bench.subject.kernel, bench.subject.variant
-    feed = dict(kernel.drift.carry) if kernel.drift else {name: name for name in sorted(bench.changing)}
+    inputs = bench.scratch.inputs(0)
+    feed = carried_by(bench.subject, inputs)
     if bench.cycle is not None or not feed:
         return {}
-    inputs = bench.scratch.inputs(0)
-    given = _after(bench, inputs, variant.call(**inputs))
-    return feed if all(_same_layout(inputs[name], given.get(source)) for name, source in feed.items()) else {}
+    given = _after(bench, inputs, bench.subject.variant.call(**inputs))
+    return feed if all(same_layout(inputs[name], given.get(source)) for name, source in feed.items()) else {}
 
 
 def _after(bench: Bench, inputs: Inputs, returned: Any) -> Inputs:
     """Inputs and outputs of a call by name, as they are after it."""
     values = returned if isinstance(returned, tuple) else (returned,)
     return {**inputs, **dict(zip(bench.subject.variant.outputs or (), values, strict=False))}
-
-
-def _same_layout(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return False
-    return (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
 
 
 def capture_chain(bench: Bench, repetitions: int) -> Program | None:
