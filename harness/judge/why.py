@@ -73,7 +73,12 @@ def _first(index: Index, cell: Cell, kind: str) -> Record | None:
 
 def _command(head: Index, cell: Cell, kind: str, side: Side) -> str:
     record = _first(head, cell, kind)
-    ref = side.commit if side.commit and not side.dirty else "worktree"
     unit = f" on unit {record.unit}" if record and record.unit else ""
+    return f"{repeat(cell, kind, side.commit, dirty=side.dirty)}  # {cell}{unit}"
+
+
+def repeat(cell: Cell, kind: str, commit: str | None, *, dirty: bool) -> str:
+    """The command that measures one cell again."""
+    ref = commit if commit and not dirty else "worktree"
     what = f"--kernel {cell.kernel} --variant {cell.variant} --case {cell.case} --device {cell.device} --kind {kind}"
-    return f"harness submit --ref {ref} {what}  # {cell}{unit}"
+    return f"harness submit --ref {ref} {what}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
+from harness.judge.why import repeat
 from harness.records import Cell, Record, Status
 from harness.report import words
 
@@ -123,8 +124,7 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_End
     steps = []
     if failed:
         cell, kind = failed[0].cell, failed[0].kind
-        ref = run["commit"] if run["commit"] and not run["dirty"] else "worktree"
-        steps.append(f"run the first failure again: harness submit --ref {ref} --kernel {cell.kernel} --device {cell.device} --kind {kind}")
+        steps.append(f"run the first failure again: {repeat(cell, kind, run['commit'], dirty=run['dirty'])}")
     if run["required_missing"]:
         steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
     if any(e.status.resumable and e.status is not Status.NO_CAPACITY for e in ended):
