@@ -23,6 +23,7 @@ from harness.devices.properties import pretend  # noqa: E402
 from harness.devices.table import load_devices  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parent))  # for kernel_testing
 
 
 def load_module(name: str) -> ModuleType:
@@ -53,10 +54,17 @@ def load_kernel() -> Callable[[str], Kernel]:
     return lambda name: load_module(name).KERNEL.named(name)
 
 
-@pytest.fixture(scope="session")
-def load_kernel_module() -> Callable[[str], ModuleType]:
-    """`load_kernel_module("name")` is kernels/name.py itself, for its launchers."""
-    return load_module
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """The KERNEL of the file that the test module names."""
+    found: Kernel = load_module(request.module.KERNEL_NAME).KERNEL
+    return found.named(request.module.KERNEL_NAME)
+
+
+@pytest.fixture
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    """The kernel file that the test module names, for its launchers."""
+    return load_module(request.module.KERNEL_NAME)
 
 
 @pytest.fixture(autouse=True)

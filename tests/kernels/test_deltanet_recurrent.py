@@ -7,30 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_testing import GPUS, drift_of, rel_l2, same_bits
 
-from harness import Case, DeviceProperties, Drift, Kernel
+from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
 from harness.measure.data import Generator, torch_dtype
 
 KERNEL_NAME = "deltanet_recurrent"
 VARIANTS = ("rowwise", "tiled", "multihead", "torch")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[..., torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -43,23 +29,9 @@ def case(dtype: str = "fp32", **axes: Any) -> Case:
     return Case(dtype=dtype, **{"T": 1, "heads": 2, "K": 16, "V": 8, "state": "fp32", "strided": 0, **axes})
 
 
-def drift_of(kernel: Kernel) -> Drift:
-    assert kernel.drift is not None
-    return kernel.drift
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
 def cosine(actual: torch.Tensor, expected: torch.Tensor) -> float:
     a, e = actual.double().flatten(), expected.double().flatten()
     return float(a @ e / a.norm() / e.norm())
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 
 def clone(inputs: dict[str, Any]) -> dict[str, Any]:

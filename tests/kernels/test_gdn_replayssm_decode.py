@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_testing import GPUS, clone, drift_of, rel_l2, same_bits
 
-from harness import Case, Cycle, DeviceProperties, Drift, Kernel
+from harness import Case, Cycle, DeviceProperties, Kernel
 from harness.devices.properties import pretend
 from harness.measure.data import Generator, torch_dtype
 
@@ -20,23 +21,8 @@ ROOT = Path(__file__).parents[2]
 KERNEL_NAME = "gdn_replayssm_decode"
 VARIANTS = ("fused", "torch")
 MUTATED = ("state", "ring_d", "ring_k", "ring_g")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[..., torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture
@@ -56,27 +42,9 @@ def case(dtype: str = "fp32", **axes: Any) -> Case:
     return Case(dtype=dtype, **full)
 
 
-def drift_of(kernel: Kernel) -> Drift:
-    assert kernel.drift is not None
-    return kernel.drift
-
-
 def cycle_of(kernel: Kernel) -> Cycle:
     assert kernel.cycle is not None
     return kernel.cycle
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-def clone(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
 def same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:

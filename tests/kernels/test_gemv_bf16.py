@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_testing import GPUS, rel_l2
 
 from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import device_properties, pretend
@@ -17,23 +18,8 @@ VARIANTS = ("auto", "gemv", "gemv_split_k", "gemm", "gemm_split_k", "torch")
 TRITON = VARIANTS[:-1]
 SPLIT = ("gemv_split_k", "gemm_split_k")
 DTYPES = ("fp32", "fp16", "bf16")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -50,10 +36,6 @@ def integers(rows: int, columns: int, dtype: str, seed: int = 1) -> torch.Tensor
 def product(x: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
     """The exact product, rounded once."""
     return (x.double() @ W.double().T).to(x.dtype)
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 # Right on every case

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_testing import GPUS, drift_of
 
-from harness import Case, DeviceProperties, Drift, Kernel
+from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
 from harness.measure.data import Generator, torch_dtype
 from harness.measure.numerics import bit_equal, compare
@@ -22,23 +23,8 @@ KERNEL_NAME = "kda_decode"
 ROOT = Path(__file__).parents[2]
 WHOLE_STEPS = ("fused", "chain", "chain_eager_norm")
 LAYOUTS = ("channel", "time")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[..., torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=("fused", "chain"))
@@ -49,11 +35,6 @@ def call(kernel: Kernel, request: pytest.FixtureRequest) -> Call:
 
 def case(dtype: str = "fp32", **axes: Any) -> Case:
     return Case(dtype=dtype, **{"T": 2, "heads": 1, "layout": "channel", "layers": 1, "pad": 0, "strided": 0, **axes})
-
-
-def drift_of(kernel: Kernel) -> Drift:
-    assert kernel.drift is not None
-    return kernel.drift
 
 
 def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_testing import GPUS
 
 from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import device_properties
@@ -16,25 +17,10 @@ from harness.measure.data import Generator, torch_dtype
 KERNEL_NAME = "lm_head_argmax"
 VARIANTS = ("fused", "torch")
 DTYPES = ("fp32", "fp16", "bf16")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[..., torch.Tensor]
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=VARIANTS)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_testing import GPUS, clone, rel_l2, same_bits
 
 from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
@@ -15,23 +16,8 @@ from harness.measure.data import Generator, torch_dtype
 KERNEL_NAME = "qkv_rope"
 LAYER_VARIANTS = ("fused", "gemv_then_rope", "torch")
 ROPE_VARIANTS = ("rope", "torch")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 
 Call = Callable[..., tuple[Any, ...]]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=LAYER_VARIANTS)
@@ -49,19 +35,6 @@ def turn(kernel: Kernel, request: pytest.FixtureRequest) -> Call:
 def case(dtype: str = "fp32", **axes: Any) -> Case:
     full = {"M": 2, "K": 24, "Hq": 2, "Hkv": 1, "Dh": 16, "rot": 8, "form": "gated", "table": "fp32", "strided": 0, **axes}
     return Case(dtype=dtype, **full)
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-def clone(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
 # Right on every case

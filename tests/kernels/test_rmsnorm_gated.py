@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_testing import GPUS, rel_l2
 
 from harness import Case, DeviceProperties, Kernel
 from harness.measure.data import Generator, torch_dtype
@@ -14,24 +15,9 @@ from harness.measure.data import Generator, torch_dtype
 KERNEL_NAME = "rmsnorm_gated"
 VARIANTS = ("fused", "torch")
 DTYPES = ("fp32", "fp16", "bf16")
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 SHAPES = {"heads": (41, 128), "ragged": (3, 1000), "several chunks": (3, 5000)}
 
 Call = Callable[..., torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -42,10 +28,6 @@ def call(kernel: Kernel, request: pytest.FixtureRequest) -> Call:
 
 def rows(m: int, n: int, dtype: str = "fp32", seed: int = 1) -> torch.Tensor:
     return Generator(seed).uniform((m, n), dtype)
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -8,31 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kernel_testing import GPUS, clone, drift_of, rel_l2, same_bits
 
-from harness import Case, DeviceProperties, Drift, Kernel
+from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
 from harness.measure.data import Generator, torch_dtype
 
 KERNEL_NAME = "selective_scan_decode"
-GPUS = {
-    "small": DeviceProperties("cuda", 20, 101_376, 32, 6 << 20),
-    "large": DeviceProperties("cuda", 148, 232_448, 32, 126 << 20),
-    "wave64": DeviceProperties("hip", 304, 65_536, 64, 256 << 20),
-}
 LONE = DeviceProperties("cpu", 1, 65_536, 32, 32 << 20)
 """A device with one multiprocessor, on which a small batch already shares programs."""
 
 Step = Callable[[dict[str, Any]], tuple[torch.Tensor, torch.Tensor]]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 def step_of(kernel: Kernel, name: str) -> Step:
@@ -55,24 +41,6 @@ def step(kernel: Kernel, request: pytest.FixtureRequest) -> Step:
 def case(dtype: str = "fp32", **axes: Any) -> Case:
     full = {"B": 2, "D": 12, "N": 16, "state": "fp32", "D_term": 1, "z": 1, "dt_bias": 1, "softplus": 1, "strided": 0, **axes}
     return Case(dtype=dtype, **full)
-
-
-def drift_of(kernel: Kernel) -> Drift:
-    assert kernel.drift is not None
-    return kernel.drift
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-def clone(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
 # Right on every case

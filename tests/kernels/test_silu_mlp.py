@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_testing import rel_l2
 
 from harness import Case, DeviceProperties, Kernel
 from harness.measure.data import Generator, torch_dtype
@@ -23,16 +24,6 @@ MATRICES = {"one row": (1, 1024), "several": (5, 512), "ragged": (3, 1001)}
 PRODUCTS = {"gemv": (1, 300, 9), "gemv, four rows": (4, 256, 8), "dot": (16, 128, 16), "ragged dot": (5, 100, 21)}
 
 Call = Callable[..., torch.Tensor]
-
-
-@pytest.fixture
-def kernel(load_kernel: Callable[[str], Kernel]) -> Kernel:
-    return load_kernel(KERNEL_NAME)
-
-
-@pytest.fixture
-def module(load_kernel_module: Callable[[str], ModuleType]) -> ModuleType:
-    return load_kernel_module(KERNEL_NAME)
 
 
 @pytest.fixture(params=("elementwise", "torch"))
@@ -59,10 +50,6 @@ def widened(tensor: torch.Tensor, padding: int) -> torch.Tensor:
     """The same rows in a wider buffer, with NaN between them."""
     m, n = tensor.shape
     return torch.full((m, n + padding), float("nan"), dtype=tensor.dtype).index_copy(1, torch.arange(n), tensor)[:, :n]
-
-
-def rel_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
