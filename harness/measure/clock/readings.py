@@ -54,9 +54,9 @@ class Taken:
     clock: Clock = Clock.DEVICE_EVENT
 
 
-RING = Taken("graph_ring/1", Cache.COLD)
-CYCLE = Taken("graph_cycle/1", Cache.COLD)
-PHASE = Taken("graph_phase/1", Cache.COLD)
+RING = Taken("graph_ring/2", Cache.COLD)
+CYCLE = Taken("graph_cycle/2", Cache.COLD)
+PHASE = Taken("graph_phase/2", Cache.COLD)
 WARM = Taken("graph_warm/1", Cache.WARM)
 SERVING = Taken("graph_serving/1", Cache.SERVING)
 CHAIN = Taken("graph_chain/1", Cache.CARRIED)
