@@ -159,8 +159,10 @@ def check_correctness(subject: Subject) -> list[Reading]:
         `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason. One reading,
         `skipped`, where the check does not fit into the device's memory.
     """
-    if subject.torch_device == "cuda" and (needed := needed_bytes(subject)) > (free := free_bytes(subject)):
-        return [Reading(None, None, Status.SKIPPED, f"memory: the check takes up to {needed:,} bytes, {free:,} are free")]
+    if subject.torch_device == "cuda":
+        needed, free = needed_bytes(subject), min(subject.device.usable_memory_bytes, free_bytes())
+        if needed > free:
+            return [Reading(None, None, Status.SKIPPED, f"memory: the check takes up to {needed:,} bytes, {free:,} are free")]
     before = subject.inputs()
     measured: dict[str, float] = {}
     try:

@@ -26,7 +26,7 @@ def needed_bytes(subject: Subject) -> int:
     return COPIES * held + REFERENCE_BYTES * (values + 2 * results)
 
 
-def free_bytes(subject: Subject) -> int:
-    """Memory of the device in hand that can still be allocated, within what its row says is usable."""
+def free_bytes() -> int:
+    """Memory of the current GPU that can still be allocated: what it has free, and what torch holds and nothing uses."""
     free, _ = torch.cuda.mem_get_info()
-    return min(subject.device.usable_memory_bytes, free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+    return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())

@@ -39,7 +39,7 @@ def test_the_estimate_holds_copies_of_the_inputs_and_the_reference_in_fp64() -> 
 
 
 def test_a_check_that_does_not_fit_is_skipped_before_anything_is_allocated(monkeypatch) -> None:
-    monkeypatch.setattr(correctness, "free_bytes", lambda subject: 1 << 20)
+    monkeypatch.setattr(correctness, "free_bytes", lambda: 1 << 20)
     (reading,) = check_correctness(subject_of())  # on a device that is not here
     assert (Status.SKIPPED, True) == (reading.status, (reading.reason or "").startswith("memory: the check takes up to "))
     assert not torch.cuda.is_initialized()

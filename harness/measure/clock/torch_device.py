@@ -15,6 +15,7 @@ import torch
 from harness.devices.table import Device
 from harness.measure.clock.device import Call, Graph, Grid, Limits
 from harness.measure.clock.graph_nodes import read_nodes
+from harness.measure.memory import free_bytes
 
 if TYPE_CHECKING:
     from harness.measure.clock.device import ProbeKernels
@@ -85,9 +86,8 @@ class TorchDevice:
         return self._kernels
 
     def free_bytes(self) -> int:
-        """Memory that can still be allocated: what the device has free, and what torch holds and nothing uses."""
-        free, _ = torch.cuda.mem_get_info()
-        return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        """Memory that can still be allocated."""
+        return free_bytes()
 
     def now_ns(self) -> int:
         """The host's monotonic clock."""
