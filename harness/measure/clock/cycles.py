@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.program import ADVANCE, Bench, Program, Step
 from harness.measure.clock.sampling import Sampled
-from harness.measure.clock.session import ClockSession
+from harness.measure.clock.session import Batch, ClockSession
 
 
 def cycle_steps(bench: Bench) -> tuple[Step, ...]:
@@ -44,19 +46,38 @@ class Phases:
 
 
 def time_phases(bench: Bench, session: ClockSession, program: Program, advance: Program) -> Phases:
-    """Time each phase alone.
+    """Time every phase with the cursor held still for a sample, the phases in turn.
+
+    A round is a sample of each phase, and moves the cursor after each. So the unit meets the phases in the proportion in
+    which a cycle does: one phase for hundreds of milliseconds, at the power cap say, would run at clocks of its own, and the
+    phases would not add up to the cycle.
 
     Args:
         program: passes over the ring without a move of the cursor.
         advance: one move of all cursors and no call.
+
+    Raises:
+        InvalidTiming: negative_time, no_valid_samples or host_clock.
     """
+    length, batches = bench.cycle_length, list[Batch]()
+    rounds: list[tuple[float, ...]] = []
+    (between,) = advance.graphs
 
-    def at(phase: int) -> Sampled:
-        def prepare() -> None:
-            bench.reset()
-            for _ in range(phase):
-                advance.replay()
+    def take(count: int) -> list[float]:
+        batches.append(session.take(program.replays, program.calls, count * length, bench.reset, between))
+        taken = batches[-1].samples
+        # The sample before the first is of phase 0, so the first is of phase 1.
+        found = [(each[-1], *each[:-1]) for each in (taken[i : i + length] for i in range(0, len(taken), length))]
+        rounds.extend(found)
+        return [statistics.fmean(each) for each in found]
 
-        return session.measure(program.replays, program.calls, session.settings.side_budget_s, prepare)
+    def of_each(count: int) -> list[tuple[float, ...]]:
+        return list(zip(*rounds[-count:], strict=True))
 
-    return Phases(tuple(at(phase) for phase in range(bench.cycle_length)))
+    def enough(means: Sequence[float]) -> bool:
+        return all(is_accurate(samples) for samples in of_each(len(means)))
+
+    sampled = session.sample(take, program.calls * length, session.settings.side_budget_s * length, enough)
+    session.check_host(batches)
+    each = of_each(len(sampled.samples))
+    return Phases(tuple(Sampled(samples, sampled.converged, sampled.restarts) for samples in each))

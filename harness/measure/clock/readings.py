@@ -56,7 +56,7 @@ class Taken:
 
 RING = Taken("graph_ring/2", Cache.COLD)
 CYCLE = Taken("graph_cycle/2", Cache.COLD)
-PHASE = Taken("graph_phase/2", Cache.COLD)
+PHASE = Taken("graph_phase/3", Cache.COLD)
 WARM = Taken("graph_warm/1", Cache.WARM)
 SERVING = Taken("graph_serving/1", Cache.SERVING)
 CHAIN = Taken("graph_chain/1", Cache.CARRIED)

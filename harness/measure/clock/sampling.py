@@ -46,12 +46,14 @@ class Sampler:
         take: takes consecutive samples.
         calls: calls in a sample.
         now_s: a monotonic clock.
+        enough: whether samples say well enough what they are taken for.
     """
 
     take: Take
     calls: int
     now_s: Callable[[], float]
     settings: ClockSettings = field(default_factory=ClockSettings)
+    enough: Callable[[Sequence[float]], bool] = is_accurate
 
     def settle(self, budget_s: float) -> float:
         """Run until `settle_calls` calls were made and three windows in a row agree, or until the budget has passed.
@@ -82,7 +84,7 @@ class Sampler:
                 break
             if has_shifted(samples):
                 samples, restarts, looks = [], restarts + 1, iter(self.settings.looks)
-            elif is_accurate(samples):
+            elif self.enough(samples):
                 return Sampled(tuple(samples), True, restarts)
         return Sampled(tuple(samples), False, restarts)
 

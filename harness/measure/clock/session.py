@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 
 from harness.measure.clock.canaries import check_canaries, take_canary
 from harness.measure.clock.ceilings import Ceilings, measure_ceilings
 from harness.measure.clock.device import Graph, Grid, TimedDevice
+from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.facts import LeaseFacts
 from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, measure_cell, measure_clock
 from harness.measure.clock.sampling import Sampled, Sampler
@@ -122,8 +122,10 @@ class ClockSession:
         """The device has worked until now."""
         self._busy_until_ns = self.device.now_ns()
 
-    def take(self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None) -> Batch:
-        """Take consecutive samples. The device never idles between them, and runs one more replay before the first.
+    def take(
+        self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None, between: Graph | None = None
+    ) -> Batch:
+        """Take consecutive samples. The device never idles between them, and runs one more sample before the first.
 
         That lead lets the host run ahead, so that no sample contains the time of enqueueing, and leaves in the cache
         what a sample in the middle would find there.
@@ -133,6 +135,7 @@ class ClockSession:
             calls: calls in a sample.
             count: how many samples.
             prepare: runs before, outside every sample.
+            between: replayed after each sample, outside it.
 
         Raises:
             InvalidTiming: negative_time or no_valid_samples.
@@ -143,17 +146,20 @@ class ClockSession:
             prepare()
             device.synchronize()
         begin = device.now_ns()
-        marks = [device.mark()]
+        begins, ends = [device.mark()], []
         for _ in range(1 + count):
             for graph in replays:
                 graph.replay()
-            marks.append(device.mark())
+            ends.append(device.mark())
+            if between is not None:
+                between.replay()
+            begins.append(ends[-1] if between is None else device.mark())
         device.synchronize()
         wall_us = (device.now_ns() - begin) / 1000
         self.note_busy()
-        elapsed = [device.elapsed_us(a, b) for a, b in pairwise(marks)]
+        elapsed = [device.elapsed_us(a, b) for a, b in zip(begins[:-1], ends, strict=True)]
         check_elapsed(elapsed)
-        return Batch(tuple(us / calls for us in elapsed[1:]), device.elapsed_us(marks[0], marks[-1]), wall_us)
+        return Batch(tuple(us / calls for us in elapsed[1:]), device.elapsed_us(begins[0], begins[-1]), wall_us)
 
     def take_cold(self, graph: Graph, calls: int, count: int) -> list[float]:
         """Time single replays of a graph on an idle device, with everything evicted before each: us a call.
@@ -201,12 +207,18 @@ class ClockSession:
         wall, device = sum(b.wall_us for b in batches), sum(b.device_us for b in batches)
         check_host_clock(wall, device, len(batches) * HOST_FLOORS * self.clock.host_us, tolerance or self.settings.host_tolerance)
 
-    def sample(self, take: Callable[[int], Sequence[float]], calls: int, budget_s: float) -> Sampled:
+    def sample(
+        self,
+        take: Callable[[int], Sequence[float]],
+        calls: int,
+        budget_s: float,
+        enough: Callable[[Sequence[float]], bool] = is_accurate,
+    ) -> Sampled:
         """Take samples of one figure until it is known well enough.
 
         Raises:
             InvalidTiming: no_valid_samples.
         """
-        sampled = Sampler(take, calls, lambda: self.device.now_ns() * 1e-9, self.settings).sample(budget_s)
+        sampled = Sampler(take, calls, lambda: self.device.now_ns() * 1e-9, self.settings, enough).sample(budget_s)
         check_samples(sampled.samples)
         return sampled

@@ -1,3 +1,4 @@
+import random
 import statistics
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 from toys import CYCLE, LENGTH, phase_cost, session_on, subject_of
 
 from harness.measure.clock.cycles import Phases, cycle_steps, time_phases
+from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.program import ADVANCE, make_bench
 from harness.measure.clock.sampling import Sampled
 
@@ -70,3 +72,41 @@ def test_each_phase_is_timed_with_the_cursor_held_still(bench):
     bench, session = bench
     found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
     assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
+
+
+def test_a_phase_is_not_timed_at_the_clocks_that_it_alone_would_run_at():
+    """A device that slows down after 200 expensive calls in a row never meets them in a cycle, and does not meet them here."""
+    row = 0
+
+    def cost(operation):
+        nonlocal row
+        us = phase_cost(operation)
+        if us in (5.0, 40.0):
+            row = row + 1 if us == 40.0 else 0
+        return 60.0 if us == 40.0 and row > 200 else us
+
+    session = session_on(cost_us=cost)
+    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench.prepare()
+    found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
+    assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
+
+
+def test_every_phase_has_as_many_samples_and_all_must_be_known_well_enough():
+    noise = random.Random(0)
+    shifted: list[float] = []
+
+    def cost(operation):
+        us = phase_cost(operation)
+        if us == 40.0:  # what the next step, the first of a cycle, has less: their sum is steady
+            shifted.append(noise.uniform(-2.0, 2.0))
+            return us + shifted[-1]
+        return us - shifted.pop() if us == 5.0 and shifted else us
+
+    session = session_on(cost_us=cost)
+    bench = make_bench(subject_of(CYCLE), session.device, 1, seed=1, contents=1, allocated=1)
+    bench.prepare()
+    found = time_phases(bench, session, bench.capture(bench.one_pass, 1), bench.capture((ADVANCE,)))
+    (taken,) = {len(sampled.samples) for sampled in found.each}
+    assert taken > session.settings.looks[0]
+    assert [sampled.converged for sampled in found.each] == [is_accurate(found.each[0].samples)] * LENGTH
