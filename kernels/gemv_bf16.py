@@ -461,5 +461,6 @@ KERNEL = Kernel(
     tolerance=TOLERANCE,
     traffic=traffic,
     flops=flops,
+    activations=("x",),
     data="uniform[-1,1], W*3/sqrt(K)/1",
 )

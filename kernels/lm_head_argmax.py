@@ -331,5 +331,6 @@ KERNEL = Kernel(
     tolerance=lambda case: EXACT,
     traffic=traffic,
     flops=flops,
+    activations=("x",),
     data="integers of [-8,8] times a power of two, twins, NaN and -inf rows/1",
 )

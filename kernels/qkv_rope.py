@@ -818,5 +818,6 @@ KERNEL = Kernel(
     tolerance=tolerance,
     traffic=traffic,
     flops=flops,
+    activations=lambda case: ("x",) if case.K else ("q", "k"),
     data="attention-projections/1",
 )

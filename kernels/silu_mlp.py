@@ -455,5 +455,6 @@ KERNEL = Kernel(
     tolerance=tolerance,
     traffic=traffic,
     flops=flops,
+    activations=lambda case: ("x",) if case.K else ("gate", "up"),
     data="gated-mlp/1",
 )

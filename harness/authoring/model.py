@@ -229,8 +229,9 @@ class Kernel:
         drift: for kernels with state.
         cycle: for kernels whose cost depends on a phase.
         deterministic: whether two calls on equal inputs are bit-equal.
-        activations: inputs that the operation before has just written when a model calls this one; the others, states and
-            weights, come from memory then (`latency_serving_us`).
+        activations: inputs that the operation before has just written when a model calls this one, or a function of the case that
+            names them; the others, states and weights, come from memory then (`latency_serving_us`). Where none are named, a
+            kernel with drift has those that its `step_inputs` draws for each step.
         data: name and version of the input distribution.
         name: defaults to the file's name.
     """
@@ -254,7 +255,7 @@ class Kernel:
     drift: Drift | None = None
     cycle: Cycle | None = None
     deterministic: bool = True
-    activations: Sequence[str] = ()
+    activations: Sequence[str] | Callable[[Case], Sequence[str]] = ()
     data: str = "uniform[-1,1]/1"
     name: str = ""
 

@@ -7,17 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.measure.clock.estimate import is_accurate
-from harness.measure.clock.program import ADVANCE, Bench, Program, Step
+from harness.measure.clock.program import Bench, Program
 from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.session import Batch, ClockSession
-
-
-def cycle_steps(bench: Bench) -> tuple[Step, ...]:
-    """A whole cycle: in each of its steps a call on every slot, then one move of all cursors.
-
-    The move is one operation for the whole ring, so that a call carries only its small share of it.
-    """
-    return (*bench.one_pass, ADVANCE) * bench.cycle_length
 
 
 @dataclass(frozen=True)

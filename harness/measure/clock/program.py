@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from harness.authoring.model import Cycle
+from harness.authoring.model import Cycle, Inputs
 from harness.errors import HarnessError
 from harness.measure.clock.content import group
 from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
@@ -194,8 +194,20 @@ class Bench:
         """One call on each slot of the ring."""
         return tuple(range(self.slots))
 
-    def capture(self, steps: Sequence[Step], repetitions: int = 1) -> Program:
+    def pass_over(self, slots: int) -> tuple[Step, ...]:
+        """One call on each of `slots` slots; for a kernel with a cycle, a whole one: in each of its steps those calls, then one
+        move of all cursors.
+
+        The move is one operation for the whole ring, so that a call carries only its small share of it.
+        """
+        calls = tuple(range(slots))
+        return (*calls, ADVANCE) * self.cycle_length if self.cycle else calls
+
+    def capture(self, steps: Sequence[Step], repetitions: int = 1, shared: Inputs | None = None) -> Program:
         """Capture steps so that one sample does them `repetitions` times, within the device's cap on nodes.
+
+        Args:
+            shared: inputs that every call is given instead of its slot's own; what it returns is dropped then.
 
         Raises:
             InvalidTiming: kernel_count, where the graphs hold other nodes than as many single calls.
@@ -203,7 +215,10 @@ class Bench:
         per_step = [self.advance_nodes if step is ADVANCE else self.nodes for step in steps]
         captured, repeats = fit_repetitions(repetitions, sum(per_step), self.device.limits.max_graph_nodes)
         program = Program((), repeats, tuple(steps) * captured)
-        calls = [self.advance() if step is ADVANCE else self._keeping(step, program) for step in program.steps]
+        calls = [
+            self.advance() if step is ADVANCE else self._keeping(step, program) if shared is None else self._dropping(step, shared)
+            for step in program.steps
+        ]
         return self.capture_calls(program, calls, per_step * captured)
 
     def capture_calls(self, program: Program, calls: Sequence[Call], nodes: Sequence[int]) -> Program:
@@ -240,6 +255,14 @@ class Bench:
             program.outputs[slot] = call()
 
         return keep
+
+    def _dropping(self, slot: int, shared: Inputs) -> Call:
+        inputs = {**self.ring.inputs(slot), **shared}
+
+        def drop() -> None:
+            self.subject.variant.call(**inputs)
+
+        return drop
 
 
 def make_bench(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.authoring.model import Inputs, Kernel, Traffic
+from harness.authoring.model import Case, Inputs, Kernel, Traffic
 from harness.errors import KernelFileError
 from harness.measure.clock.content import dense_bytes, tensors_on
-from harness.measure.clock.device import Call, Limits
-from harness.measure.clock.program import Bench, Program
-from harness.measure.clock.ring import Footprint, estimate_bytes, fit_repetitions, plan_ring
+from harness.measure.clock.device import Limits
+from harness.measure.clock.estimate import calls_per_sample
+from harness.measure.clock.program import ADVANCE, Bench, Program
+from harness.measure.clock.ring import Footprint, estimate_bytes, plan_ring
 from harness.measure.clock.settings import ClockSettings
 from harness.measure.clock.validity import Reason
+from harness.measure.data import Generator
+from harness.measure.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -25,16 +28,41 @@ class ServingPlan:
     Args:
         slots: of the ring; 0 where it is not taken.
         cold: what a call reads from memory at least: state and weights.
+        activations: the inputs that all calls share.
         why_not: where it is not taken.
     """
 
     slots: int
     cold: Traffic
+    activations: tuple[str, ...]
     why_not: Reason = Reason.SERVING_FOOTPRINT
 
 
-def plan_serving(kernel: Kernel, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int) -> ServingPlan | None:
-    """The smallest ring in which state and weights are cold; None for a kernel without activations.
+def activations_of(kernel: Kernel, case: Case, layout: Inputs) -> tuple[str, ...]:
+    """The inputs that the operation before has just written; none where the kernel says nothing of it.
+
+    Args:
+        layout: inputs of one call.
+
+    Raises:
+        KernelFileError: one that is named is no input.
+    """
+    named = kernel.activations(case) if callable(kernel.activations) else kernel.activations
+    if unknown := sorted(set(named) - set(layout)):
+        raise KernelFileError(
+            f"the activations of {kernel.name} at {case.key}",
+            f"{unknown[0]!r} is no input of make_inputs: {', '.join(layout)}",
+            "name inputs there",
+        )
+    if not named and kernel.drift is not None:
+        named = tuple(kernel.drift.step_inputs(case, Generator(0, "meta")))
+    return tuple(named)
+
+
+def plan_serving(
+    subject: Subject, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int
+) -> ServingPlan | None:
+    """The smallest ring in which state and weights are cold; None for a call without activations.
 
     It is at most twice the ring in which everything is cold: where a call touches little but activations, this figure is
     nearly the warm one, and is not taken.
@@ -46,38 +74,28 @@ def plan_serving(kernel: Kernel, one: Footprint, layout: Inputs, limits: Limits,
     Raises:
         KernelFileError: an activation is no input.
     """
-    if not kernel.activations:
+    named = activations_of(subject.kernel, subject.case, layout)
+    if not named:
         return None
-    if unknown := sorted(set(kernel.activations) - set(layout)):
-        raise KernelFileError(
-            f"the activations of {kernel.name}", f"{unknown[0]!r} is no input of make_inputs: {', '.join(layout)}", "name inputs there"
-        )
-    cold = max(0, one.touched - one.outputs - dense_bytes(layout, "meta", kernel.activations))
+    cold = max(0, one.touched - one.outputs - dense_bytes(layout, "meta", named))
     traffic = Traffic(cold, 0)
     if cold < settings.serving_fraction * one.touched:
-        return ServingPlan(0, traffic)
+        return ServingPlan(0, traffic, named)
     slots = plan_ring(cold, limits, settings.cache_multiples).slots
-    return ServingPlan(slots, traffic) if estimate_bytes(one, slots) <= room else ServingPlan(0, traffic, Reason.MEMORY)
+    return ServingPlan(slots, traffic, named) if estimate_bytes(one, slots) <= room else ServingPlan(0, traffic, named, Reason.MEMORY)
 
 
-def capture_serving(bench: Bench, slots: int, repetitions: int) -> Program:
-    """Passes over `slots` slots whose activations are the first slot's.
+def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float) -> Program:
+    """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any.
+
+    Args:
+        us: a call's time, about.
+        least_us: how long a sample lasts at least.
 
     Raises:
         InvalidTiming: kernel_count.
     """
-    device = bench.device
     mine = tensors_on(bench.ring.inputs(0), bench.subject.torch_device)
-    shared = {name: mine[name] for name in bench.subject.kernel.activations if name in mine}
-    captured, repeats = fit_repetitions(repetitions, slots * bench.nodes, device.limits.max_graph_nodes)
-    order = tuple(range(slots)) * captured
-    return bench.capture_calls(Program((), repeats, order), [_call(bench, slot, shared) for slot in order], [bench.nodes] * len(order))
-
-
-def _call(bench: Bench, slot: int, shared: Inputs) -> Call:
-    inputs = {**bench.ring.inputs(slot), **shared}
-
-    def call() -> None:
-        bench.subject.variant.call(**inputs)
-
-    return call
+    shared = {name: mine[name] for name in plan.activations if name in mine}
+    steps = bench.pass_over(plan.slots)
+    return bench.capture(steps, calls_per_sample(us, sum(step is not ADVANCE for step in steps), least_us), shared)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.authoring.model import Inputs, Traffic
 from harness.measure.clock.content import dense_bytes, group
-from harness.measure.clock.cycles import cycle_steps, time_phases
+from harness.measure.clock.cycles import time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
@@ -89,7 +89,7 @@ def _set_up(subject: Subject, session: ClockSession, beside: bool) -> _Timing | 
         return None
     is_proved = str(subject.cell) in session.facts.rings
     doubles = not is_proved and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
-    serving = plan_serving(subject.kernel, one, _layout(subject), device.limits, settings, room) if beside else None
+    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room) if beside else None
     allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
     bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
@@ -177,9 +177,12 @@ class _Timing:
     def _capture_beside(self, us: float) -> _Beside:
         bench = self.bench
         warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
-        slots = self.serving.slots if self.serving else 0
-        serving = capture_serving(bench, slots, self._repetitions(us, slots)) if slots else None
-        return _Beside(bench.capture((0,)), warm, serving, capture_chain(bench, self._repetitions(us, bench.slots)))
+        chain = capture_chain(bench, self._repetitions(us, bench.slots))
+        return _Beside(bench.capture((0,)), warm, self._capture_serving(us), chain)
+
+    def _capture_serving(self, us: float) -> Program | None:
+        plan = self.serving
+        return capture_serving(self.bench, plan, us, self.session.least_sample_us) if plan is not None and plan.slots else None
 
     def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
         single, session = programs.single, self.session
@@ -188,22 +191,26 @@ class _Timing:
             found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": self.bench.subject.kernel.data}))
         else:
             found += self._replayed("latency_warm_us", programs.warm, WARM, frame)
-        if self.serving is not None:
-            if programs.serving is None:
-                found.append(skipped("latency_serving_us", self.serving.why_not, {"data": self.bench.subject.kernel.data}))
-            else:
-                found += self._replayed("latency_serving_us", programs.serving, SERVING, frame, self.serving.cold)
+        found += self._measure_serving(programs.serving, frame)
         if programs.chain is not None:
             found += self._replayed("chained_us", programs.chain, CHAIN, frame)
         return found
 
+    def _measure_serving(self, program: Program | None, frame: Frame) -> list[Reading]:
+        plan, metric = self.serving, "latency_serving_us"
+        if plan is None:
+            return []
+        if program is None:
+            return [skipped(metric, plan.why_not, {"data": self.bench.subject.kernel.data})]
+        return self._replayed(metric, program, SERVING, frame, plan.cold)
+
     def _cycle(self, frame: Frame, first: Program, us: float) -> list[Reading]:
         """A kernel whose cost depends on the phase of a cycle."""
         bench, session = self.bench, self.session
-        length = bench.cycle_length
-        main = bench.capture(cycle_steps(bench), self._repetitions(us, bench.slots * length))
+        main = bench.capture(bench.pass_over(bench.slots), self._repetitions(us, bench.slots * bench.cycle_length))
         advance = bench.capture((ADVANCE,))
         phase = self._lengthened(first, us)
+        serving = self._capture_serving(us)
         doubled = self._capture_doubled(us)
         verify_cursor(bench, advance)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
@@ -214,6 +221,7 @@ class _Timing:
         found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
         found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
         if self.beside:
+            found += self._measure_serving(serving, frame)
             found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import CYCLE, LENGTH, phase_cost, session_on, subject_of
 
-from harness.measure.clock.cycles import Phases, cycle_steps, time_phases
+from harness.measure.clock.cycles import Phases, time_phases
 from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.program import ADVANCE, make_bench
 from harness.measure.clock.sampling import Sampled
@@ -50,7 +50,7 @@ def bench():
 
 
 def test_a_whole_cycle_calls_every_slot_in_every_phase_and_moves_between(bench):
-    steps = cycle_steps(bench[0])
+    steps = bench[0].pass_over(5)
     assert steps == (0, 1, 2, 3, 4, ADVANCE) * LENGTH
 
 
@@ -63,7 +63,7 @@ def test_a_whole_cycle_takes_the_mean_of_its_phases_whatever_their_pattern(patte
     session = session_on(cost_us=cost, graph_gap_us=0.0, mark_us=0.0)
     bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
     bench.prepare()
-    program = bench.capture(cycle_steps(bench), 4)
+    program = bench.capture(bench.pass_over(5), 4)
     (us,) = set(session.take(program.replays, program.calls, 1, bench.reset).samples)
     assert statistics.fmean(pattern) == pytest.approx(us, rel=1e-3)
 

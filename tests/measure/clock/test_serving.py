@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 from fake_device import Operation
-from toys import BYTES, QUICK, SCALE, SIZE, session_on, subject_of, weighted
+from toys import BYTES, CARRIED, CYCLE, QUICK, SCALE, SIZE, STATE, phase_cost, session_on, subject_of, weighted, with_call
 
 from harness import Traffic
 from harness.errors import KernelFileError
 from harness.measure.clock import time_cell
 from harness.measure.clock.program import make_bench
-from harness.measure.clock.serving import capture_serving, plan_serving
+from harness.measure.clock.serving import ServingPlan, activations_of, capture_serving, plan_serving
 from harness.measure.clock.timing import footprint_of
 from harness.measure.data import Generator
 from harness.records import Status
@@ -27,7 +27,7 @@ def readings_of(kernel, **options):
 def planned(kernel, room=MIB):
     subject, limits = subject_of(kernel), session_on().device.limits
     layout = kernel.make_inputs(subject.case, Generator(0, "meta"))
-    return plan_serving(kernel, footprint_of(subject), layout, limits, QUICK, room)
+    return plan_serving(subject, footprint_of(subject), layout, limits, QUICK, room)
 
 
 def test_its_time_lies_between_the_warm_and_the_cold_one():
@@ -80,6 +80,36 @@ def test_an_activation_that_is_no_input_is_refused():
         planned(replace(weighted(), activations=("hidden",)))
 
 
+@pytest.mark.parametrize("named", [(), lambda case: ()], ids=["nothing", "nothing of this case"])
+def test_a_kernel_that_names_none_has_those_that_its_steps_draw(named):
+    kernel = replace(CARRIED, activations=named)
+    assert ("x",) == activations_of(kernel, kernel.cases[0], {"x": None, "state": None})
+    assert () == activations_of(replace(STATE, activations=named), STATE.cases[0], {"x": None, "state": None})
+
+
+def test_what_is_named_may_depend_on_the_case():
+    kernel = replace(CARRIED, activations=lambda case: ("state",) if case.N == SIZE else ())
+    assert ("state",) == activations_of(kernel, kernel.cases[0], {"x": None, "state": None})
+
+
+def test_of_a_cycle_it_is_the_amortised_step():
+    """Each call adds a weight from memory to its phase: hot, x costs less."""
+
+    def make(case, generator):
+        return {**CYCLE.make_inputs(case, generator), "w": generator.uniform((WEIGHTS,), case.dtype)}
+
+    def call(x, cursor, w):
+        return w.view(-1, x.numel()).sum(0) + x + cursor[:1]
+
+    traffic = Traffic(BYTES + 4 * WEIGHTS, BYTES)
+    kernel = replace(with_call(CYCLE, call), make_inputs=make, traffic=lambda case: traffic, activations=("x",))
+    session = session_on(memory_bytes=8 * MIB, cost_us=lambda operation: 0.1 if phase_cost(operation) == 0.1 else None)
+    found = {r.metric: r for r in time_cell(subject_of(kernel), session)}
+    assert (Status.OK, Status.OK) == (found["latency_us"].status, found["latency_serving_us"].status)
+    saved = found["latency_us"].value - found["latency_serving_us"].value
+    assert BYTES / 1e3 - BYTES / 4e3 == pytest.approx(saved, rel=0.15)
+
+
 def test_all_calls_are_given_the_first_slots_activations_and_their_own_weights():
     session, given = session_on(), []
     kernel = weighted()
@@ -93,7 +123,8 @@ def test_all_calls_are_given_the_first_slots_activations_and_their_own_weights()
     bench = make_bench(subject_of(kernel), session.device, 3, seed=1, contents=2, allocated=3)
     bench.prepare()
     given.clear()
-    program = capture_serving(bench, 3, 2)
+    plan = ServingPlan(3, Traffic(0, 0), ("x", "bias"))
+    program = capture_serving(bench, plan, us=10.0, least_us=60.0)
     assert (1, 3) == tuple(len({inputs[name].data_ptr() for inputs in given}) for name in ("x", "w"))
     assert (6, (0, 1, 2), {}) == (program.calls, program.slots, program.outputs)
 
