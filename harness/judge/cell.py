@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import metrics
 from harness.errors import UnknownNameError
+from harness.judge.choice import Choice, choices
 from harness.judge.compare import judge_comparable
 from harness.judge.completeness import Known, judge_presence
 from harness.judge.index import REPLICATED, Key, Measured, index, value_of
@@ -95,18 +96,28 @@ class CellJudge:
         before, after = value_of(base), value_of(head)
         # What must not be compared gets no ratio either.
         ratio = None if judgement.verdict is Verdict.INCOMPARABLE else judgement.ratio or _ratio(before, after)
-        return self._finding(key, name, judgement, before, after, ratio)
+        is_time = rule is Rule.TIME and judgement.verdict is not Verdict.INCOMPARABLE
+        return self._finding(key, name, judgement, before, after, ratio, choices(base, head) if is_time else ())
 
     def _whole_cell(self, key: Key, judgement: Judgement) -> Finding:
         name = metrics.PRIMARY[key[1]]
         before, after = (shown_value(i.get(key), name) for i in (self.sides.base_index, self.sides.head_index))
         return self._finding(key, name, judgement, before, after, None)
 
-    def _finding(self, key: Key, name: str, judgement: Judgement, base: float | None, head: float | None, ratio: float | None) -> Finding:
+    def _finding(
+        self,
+        key: Key,
+        name: str,
+        judgement: Judgement,
+        base: float | None,
+        head: float | None,
+        ratio: float | None,
+        chosen: Sequence[Choice] = (),
+    ) -> Finding:
         cell, kind = key
         row = _row(name)
         sides = self.sides
-        explained = judgement.verdict in EXPLAINED
+        explained = judgement.verdict in EXPLAINED or bool(chosen)
         return Finding(
             cell=cell,
             kind=kind,
@@ -120,7 +131,7 @@ class CellJudge:
             head=head,
             ratio=ratio,
             interval=judgement.interval,
-            why=explain(sides.base_index, sides.head_index, cell, kind, name, sides.head) if explained else {},
+            why=explain(sides.base_index, sides.head_index, cell, kind, name, sides.head, chosen) if explained else {},
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.errors import Undecided
+from harness.judge.alarm import marks
 from harness.judge.cell import CellJudge, Sides, check_metrics
 from harness.judge.conclude import conclude, effect
 from harness.judge.index import reached
@@ -68,6 +69,7 @@ def judge(base: Side, head: Side, policy: Policy | None = None, rules: Mapping[R
         coverage=coverage(findings),
         means=geometric_means(findings),
         noise=noise(findings),
+        marks=marks(findings, base, head),
         gpus={device: device in arrived for device in sorted({cell.device for cell, _ in keys} - {INTERPRETER})},
         exit_code=exit_code,
         conclusion=lines,

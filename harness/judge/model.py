@@ -171,7 +171,8 @@ class Finding:
         ratio: head over base; None where base is 0 or a value is absent.
         interval: the ratio's confidence interval, where statistics judged it.
         exit_code: what this finding alone makes of the diff: 0, 1 or 3.
-        why: `metrics` (name -> [base, head]), `changed` (what differs in what ran), `reproduce` (a command).
+        why: `metrics` (name -> [base, head]), `changed` (what differs in what ran), `reproduce` (a command), and
+            `same_configuration` (a row for every configuration) where launches chose more than one.
     """
 
     cell: Cell
@@ -217,6 +218,38 @@ class Noise:
     highest: float
 
 
+class Suspicion(StrEnum):
+    """What makes a run suspect as a whole. Closed."""
+
+    ONE_SIDED = "one_sided"
+    UNTOUCHED_MOVED = "untouched_moved"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A run that is suspect on one device: no verdict of a cell, and no part of the exit code.
+
+    Args:
+        slower: cells whose time grew.
+        faster: cells whose time fell.
+        of: cells that were looked at: those that were called, or those that cannot have changed.
+        kernels: of how many kernels the cells that moved are.
+        detail: what was seen, in words.
+        do: what to do next.
+        reproduce: the command for it.
+    """
+
+    suspicion: Suspicion
+    device: str
+    slower: int
+    faster: int
+    of: int
+    kernels: int
+    detail: str
+    do: str
+    reproduce: str
+
+
 @dataclass(frozen=True)
 class Coverage:
     """How much of one kind on one device was compared.
@@ -239,6 +272,7 @@ class Diff:
 
     Args:
         counts: findings of every verdict, zeros included.
+        marks: what makes the run suspect; the exit code knows nothing of them.
         gpus: every GPU that either plan asks for -> whether head's run reached it.
         conclusion: why the exit code is what it is, a line each.
     """
@@ -250,6 +284,7 @@ class Diff:
     coverage: tuple[Coverage, ...]
     means: tuple[Mean, ...]
     noise: Noise | None
+    marks: tuple[Mark, ...]
     gpus: Mapping[str, bool]
     exit_code: int
     conclusion: tuple[str, ...]

@@ -9,7 +9,7 @@ from harness import metrics
 from harness.judge.compare import same_binary, same_launches, stack
 from harness.judge.index import value_of
 from harness.judge.model import Judgement, Reason, Verdict
-from harness.judge.paired import ABSOLUTE_FLOOR_US, CONFIDENCE, RELATIVE_FLOOR, RESOLUTION, is_paired, judge_paired
+from harness.judge.paired import ABSOLUTE_FLOOR_US, CONFIDENCE, RELATIVE_FLOOR, RESOLUTION, is_paired, judge_paired, judge_proved
 from harness.metrics import Rule
 from harness.records import Record
 
@@ -89,14 +89,19 @@ def judge_time(pair: Pair) -> Judgement:
     Two numbers of separate leases prove nothing, however far apart: launches of one lease agree with each other far
     better than leases do, so their spread is no measure of the difference.
     """
-    if pair.builds is None or not same_launches(*pair.builds):
+    if pair.builds is None or not _all_same(pair.builds, (*pair.base, *pair.head)):
         if is_paired(pair.base, pair.head):
             return judge_paired(pair.base, pair.head)
         return Judgement(Verdict.INCONCLUSIVE, Reason.UNPAIRED)
     stacks = {stack(r) for r in (*pair.builds, *pair.base, *pair.head)}
     if len(stacks) == 1 and None not in next(iter(stacks)):
-        return Judgement(Verdict.UNCHANGED, Reason.PROVED)
+        return judge_proved(pair.base, pair.head)
     return Judgement(Verdict.INCONCLUSIVE, Reason.PREDICTED)
+
+
+def _all_same(builds: tuple[Record, Record], launches: tuple[Record, ...]) -> bool:
+    """Whether both sides ran the same in every launch that says what it ran: an autotuner may choose anew in each."""
+    return same_launches(*builds) and all(same_launches(builds[0], r) for r in launches if r.binary_hash)
 
 
 def _judge_size(pair: Pair, limit_percent: int) -> Judgement:

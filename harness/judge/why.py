@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from harness.judge.choice import Choice
 from harness.judge.index import COMPILED, Key, Measured
 from harness.judge.model import Side, Verdict
 from harness.records import Cell, Record
 
 EXPLAINED = frozenset({Verdict.BROKEN, Verdict.DRIFTED, Verdict.REGRESSED, Verdict.IMPROVED})
-"""Verdicts that are explained."""
+"""Verdicts that are explained; of others, times whose launches chose several configurations."""
 
 _IDENTITY = ("binary_hash", "grid", "config", "launcher_digest", "method", "data_hash")
 
@@ -27,15 +29,17 @@ def build_of(index: Index, cell: Cell, kind: str) -> Record | None:
     return None
 
 
-def explain(base: Index, head: Index, cell: Cell, kind: str, metric: str, side: Side) -> dict[str, Any]:
+def explain(base: Index, head: Index, cell: Cell, kind: str, metric: str, side: Side, chosen: Sequence[Choice] = ()) -> dict[str, Any]:
     """What stands beside a verdict.
 
     Args:
         side: head's side, from which the command comes.
+        chosen: the configurations that the metric's launches chose, where there are several.
 
     Returns:
         `metrics`: name -> [base, head] of the cell's other metrics under this kind and of its compilation;
-        `changed`: name -> [base, head] of what ran and is not equal; `reproduce`: a shell command.
+        `changed`: name -> [base, head] of what ran and is not equal; `reproduce`: a shell command;
+        `same_configuration`: where `chosen` has rows, a row each.
     """
     kinds = sorted({kind} | COMPILED)
     values: dict[str, list[float | None]] = {}
@@ -45,7 +49,13 @@ def explain(base: Index, head: Index, cell: Cell, kind: str, metric: str, side: 
             pair = [shown_value(m, name) for m in sides]
             if name != metric and pair != [None, None]:
                 values[name] = pair
-    return {"metrics": values, "changed": _changed(base, head, cell, kind), "reproduce": _command(head, cell, kind, side)}
+    why = {"metrics": values, "changed": _changed(base, head, cell, kind), "reproduce": _command(head, cell, kind, side)}
+    return why | ({"same_configuration": list(map(_row, chosen))} if chosen else {})
+
+
+def _row(choice: Choice) -> dict[str, Any]:
+    """As plain data that is equal after JSON."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(choice).items()}
 
 
 def shown_value(measured: Measured | None, metric: str) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
-from harness.judge.model import Verdict
+from harness.judge.model import Suspicion, Verdict
 from harness.metrics import Rule
 from harness.records import Cell
 from harness.report.json import FORMAT
@@ -222,7 +222,32 @@ _VERDICT = _one_of(*map(str, Verdict))
 _RULE = _one_of(*map(str, Rule))
 _EFFECT = _one_of(0, 1, 3)
 _SIDE = _object(ref=_text, commit=_optional(_form(r"[0-9a-f]{7,64}")), code_digest=_form(r"[0-9A-Za-z]*"), distance=_count, dirty=_flag)
-_WHY = _object(metrics=_mapping(_list(_optional(_number), 2), _METRIC), changed=_mapping(_changed, _WORD), maybe_reproduce=_text)
+_CHOICE = _object(
+    config=_list(_text),
+    chosen=_list(_count, 2),
+    compared=_list(_count, 2),
+    base=_optional(_number),
+    head=_optional(_number),
+    ratio=_optional(_number),
+    absent=_optional(_text),
+)
+_WHY = _object(
+    metrics=_mapping(_list(_optional(_number), 2), _METRIC),
+    changed=_mapping(_changed, _WORD),
+    maybe_reproduce=_text,
+    maybe_same_configuration=_list(_CHOICE),
+)
+_MARK = _object(
+    suspicion=_one_of(*map(str, Suspicion)),
+    device=_WORD,
+    slower=_count,
+    faster=_count,
+    of=_count,
+    kernels=_count,
+    detail=_text,
+    do=_text,
+    reproduce=_text,
+)
 _FINDING = _object(
     cell=_cell,
     device=_WORD,
@@ -248,6 +273,7 @@ _DOCUMENT = _object(
     head=_SIDE,
     exit_code=_EFFECT,
     conclusion=_list(_text),
+    maybe_marks=_list(_MARK),
     notes=_list(_text),
     counts=_mapping(_count, _VERDICT),
     gpus=_mapping(_flag, _WORD),

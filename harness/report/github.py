@@ -77,14 +77,16 @@ def error_summary(asked: str, found: str, do: str) -> str:
 
 
 def title(diff: Mapping[str, Any]) -> str:
-    """`fail: 1 BROKEN, 5 REGRESSED`: the verdicts that make the conclusion, else how much was compared."""
+    """`fail: 1 BROKEN, 5 REGRESSED`: the verdicts that make the conclusion, else how much was compared; then what marks the run."""
     counting: dict[str, int] = {}
     for finding in diff["findings"]:
         if diff["exit_code"] and finding["exit_code"] == diff["exit_code"]:
             counting[finding["verdict"]] = counting.get(finding["verdict"], 0) + 1
     parts = [f"{n} {verdict}" for verdict, n in counting.items()]
     rest = ", ".join(parts) or next(iter(diff["conclusion"]), "").partition(": ")[2]
-    return _cut(f"{words.CONCLUSIONS[diff['exit_code']]}: {words.one_line(rest)}", TITLE_LIMIT)
+    marked = ", ".join(dict.fromkeys(mark["suspicion"] for mark in diff.get("marks", ())))
+    end = f"; marked {marked}" if marked else ""
+    return _cut(f"{words.CONCLUSIONS[diff['exit_code']]}: {words.one_line(rest)}", TITLE_LIMIT - len(end)) + end
 
 
 def summary(diff: Mapping[str, Any], limit: int = CHECK_LIMIT) -> str:
@@ -94,8 +96,9 @@ def summary(diff: Mapping[str, Any], limit: int = CHECK_LIMIT) -> str:
     """
     plain = {name: [_inert(line) for line in diff[name]] for name in ("conclusion", "notes", "rules")}
     reasons = {name: _inert(text) for name, text in diff["reasons"].items()}
+    marks = [mark | {name: _inert(mark[name]) for name in ("detail", "do")} for mark in diff.get("marks", ())]
     try:
-        return render_markdown({**diff, **plain, "reasons": reasons}, limit=limit)
+        return render_markdown({**diff, **plain, "reasons": reasons, "marks": marks}, limit=limit)
     except ValueError:
         word = words.CONCLUSIONS[diff["exit_code"]]
         return f"## Kernels: {word}\n\nThe headings of the report alone are longer than {limit} bytes; the JSON has it."

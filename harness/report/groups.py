@@ -13,9 +13,16 @@ Finding = Mapping[str, Any]
 
 
 def listed(findings: Sequence[Finding], *, verbose: bool = False) -> list[Finding]:
-    """The findings that get a row: not what is unchanged, nor what was not measured or not judged and counts for nothing."""
+    """The findings that get a row: not what is unchanged, nor what was not measured or not judged and counts for nothing.
+
+    A cell whose launches chose several configurations has its row whatever the verdict is.
+    """
     quiet = ("MISSING", "INCONCLUSIVE")
-    return [f for f in findings if verbose or (f["verdict"] != "UNCHANGED" and (f["exit_code"] or f["verdict"] not in quiet))]
+    return [
+        f
+        for f in findings
+        if verbose or "same_configuration" in f["why"] or (f["verdict"] != "UNCHANGED" and (f["exit_code"] or f["verdict"] not in quiet))
+    ]
 
 
 def group_lines(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]:

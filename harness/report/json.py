@@ -28,6 +28,7 @@ def to_json(diff: Diff, notes: Sequence[str] = ()) -> dict[str, Any]:
         "head": _side(diff.head),
         "exit_code": diff.exit_code,
         "conclusion": list(diff.conclusion),
+        "marks": [dataclasses.asdict(m) | {"suspicion": str(m.suspicion)} for m in diff.marks],
         "notes": list(notes),
         "counts": {str(verdict): n for verdict, n in diff.counts.items()},
         "gpus": dict(diff.gpus),

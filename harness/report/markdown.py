@@ -62,12 +62,19 @@ def _top(diff: Mapping[str, Any]) -> list[str]:
         f"## {_MARKS[diff['exit_code']]} Kernels: {word}",
         "",
         *(f"- {line}" for line in diff["conclusion"]),
+        *map(_mark, diff.get("marks", ())),
         *refs,
         "",
         f"| {' | '.join(counts)} |",
         f"|{'---:|' * len(counts)}",
         f"| {' | '.join(map(str, counts.values()))} |",
     ]
+
+
+def _mark(mark: Mapping[str, Any]) -> str:
+    """What makes the run suspect, and what to do about it."""
+    seen = f"marked {code(mark['suspicion'])} on {code(mark['device'])}: {words.one_line(mark['detail'])}"
+    return f"- :warning: {seen}. Do next: {words.one_line(mark['do'])}: {code(mark['reproduce'])}"
 
 
 def _block(title: str, rows: Sequence[str], noun: str, columns: Sequence[str] = ()) -> Block:

@@ -40,9 +40,16 @@ def _top(diff: Mapping[str, Any]) -> list[str]:
     return [
         f"{words.CONCLUSIONS[diff['exit_code']].upper()} (exit code {diff['exit_code']})",
         *(f"  {line}" for line in diff["conclusion"]),
+        *(line for mark in diff.get("marks", ()) for line in _mark(mark)),
         *refs,
         counts,
     ]
+
+
+def _mark(mark: Mapping[str, Any]) -> list[str]:
+    """What makes the run suspect, and what to do about it."""
+    seen, do, command = (words.one_line(mark[name]) for name in ("detail", "do", "reproduce"))
+    return [f"  marked {mark['suspicion']} on {mark['device']}: {seen}", f"      {do}:", f"      {command}"]
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

@@ -45,9 +45,9 @@ def side(data: Mapping[str, Any]) -> str:
     return f"{commit}, code {data['code_digest'][:12]}{back}"
 
 
-def count(n: int, noun: str) -> str:
+def count(n: int, noun: str, plural: str = "") -> str:
     """`1 cell`, `2 cells`."""
-    return f"{n} {noun}" + ("" if n == 1 else "s")
+    return f"{n} {noun if n == 1 else plural or noun + 's'}"
 
 
 def mean(data: Mapping[str, Any]) -> str:
@@ -83,7 +83,18 @@ def why(finding: Mapping[str, Any]) -> str:
     changed = [
         f"config {_listed(pair[0])} -> {_listed(pair[1])}" if name == "config" else name for name, pair in finding["why"]["changed"].items()
     ]
-    return "; ".join(filter(None, [", ".join(parts), "changed: " + ", ".join(changed) if changed else ""]))
+    same = [choice(row) for row in finding["why"].get("same_configuration", ())]
+    lists = [", ".join(parts), "changed: " + ", ".join(changed) if changed else ""]
+    return "; ".join(filter(None, [*lists, "same configuration: " + ", ".join(same) if same else ""]))
+
+
+def choice(row: Mapping[str, Any]) -> str:
+    """A configuration with its time on both sides: `num_warps=4 9.5 -> 9.6 (+1.1 %) over 4 launches a side`; or why there is none."""
+    if row["ratio"] is None:
+        return one_line(row["absent"])
+    base, head = row["compared"]
+    over = f"{count(base, 'launch', 'launches')} a side" if base == head else f"{base} and {count(head, 'launch', 'launches')}"
+    return f"{_listed(row['config'])} {number(row['base'])} -> {number(row['head'])} ({percent(row['ratio'])}) over {over}"
 
 
 def _listed(entries: Sequence[Any]) -> str:

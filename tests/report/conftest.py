@@ -16,10 +16,12 @@ import pytest
 from harness import metrics
 from harness.judge.diff import judge
 from harness.judge.model import Diff, Policy, Side
+from harness.plan.jobs import ABBA
 from harness.records import Cell, Expected, Record
 
 EXPECTED = Path(__file__).parent.parent / "expected"
 STACK = {"triton": "3.7.1", "compiler": "ptxas 12.9"}
+WARPS_4, WARPS_8 = "num_warps=4", "num_warps=8"
 FLEET = ("a10g", "b200", "h200", "mi300x")
 
 
@@ -110,6 +112,33 @@ def clean() -> Diff:
 @pytest.fixture(scope="session")
 def nothing() -> Diff:
     return judge(make_side("main", "a", []), make_side("pr", "b", []), Policy(require=frozenset({"h200"})))
+
+
+def paired(cell: str, ratio: float, base: tuple[str, ...], head: tuple[str, ...], *, rebuilt: bool) -> tuple[list[Record], list[Record]]:
+    """Base's and head's times of ABBA blocks in one lease, from the configuration that each of their six launches chose."""
+    sides: dict[str, list[Record]] = {"base": [], "head": []}
+    for position in range(12):
+        arm = ABBA[position % 4]
+        chosen = (base if arm == "base" else head)[position // 2]
+        us = (20.0 if chosen == WARPS_4 else 30.0) * (ratio if arm == "head" else 1.0)
+        place = {"arm": arm, "block": position // 4, "position": position, "launch": f"l{position}", "lease_id": "lease", "run_id": "r1"}
+        binary = f"{chosen} of {arm if rebuilt else 'both'}"
+        build = {"binary_hash": [binary], "grid": ["64"], "config": [chosen], "launcher_digest": "l"}
+        known = {"environment": STACK | {"gpu_model": "NVIDIA H200"}, "unit": "GPU-1", "data": "uniform[-1,1]/1", "converged": True}
+        sides[arm].append(make_record(cell, "latency", us, "latency_us", **known, **place, **build))
+    return sides["base"], sides["head"]
+
+
+@pytest.fixture(scope="session")
+def marked() -> Diff:
+    """A paired run on which all that was called is slower, cells that cannot have changed are too, and choices differ."""
+    usual, other = (WARPS_4,) * 6, (WARPS_8,) * 6
+    cells = [paired(f"k{n}/fused/M=1,dtype=bf16@h200", 1.02, usual, usual, rebuilt=True) for n in range(8)]
+    cells += [paired(f"still/fused/M={m},dtype=bf16@h200", 1.02, usual, usual, rebuilt=False) for m in (1, 2, 3)]
+    cells += [paired("tuned/fused/M=1,dtype=bf16@h200", 1.0, usual, other, rebuilt=False)]
+    cells += [paired("torn/fused/M=1,dtype=bf16@h200", 1.0, usual, (*usual[:4], *other[:2]), rebuilt=False)]
+    base, head = ([r for one in cells for r in one[n]] for n in (0, 1))
+    return judge(make_side("main", "a", base), make_side("pr", "b", head))
 
 
 @pytest.fixture(scope="session")

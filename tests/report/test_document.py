@@ -36,8 +36,8 @@ def changed(document, path, value):
     return data
 
 
-def test_reads_what_a_diff_prints(write, sample, clean, nothing) -> None:
-    for diff in (sample, clean, nothing):
+def test_reads_what_a_diff_prints(write, sample, clean, nothing, marked) -> None:
+    for diff in (sample, clean, nothing, marked):
         expected = json.loads(json.dumps(to_json(diff, ["a note"])))
         assert expected == read_document(write(expected))
 
@@ -118,6 +118,34 @@ def test_another_shape_is_refused_and_its_place_named(write, document, path, val
     with pytest.raises(DocumentError) as error:
         read_document(write(changed(document, path, value)))
     assert where in error.value.found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("marks", {}, "marks: {} is not a list"),
+        ("marks.0.suspicion", "@octocat", "marks.0.suspicion: '@octocat' is not one of one_sided, untouched_moved"),
+        ("marks.0.device", "h200 | x", "marks.0.device: "),
+        ("marks.0.slower", -1, "marks.0.slower: -1 is not a count"),
+        ("marks.0.reproduce", ..., "marks.0: no 'reproduce'"),
+        ("why", [], "why.same_configuration: "),
+        ("why", [{"config": ["A"]}], "why.same_configuration.0: no 'chosen'"),
+    ],
+    ids=["list", "suspicion", "device", "count", "command", "no-rows", "row"],
+)
+def test_marks_and_choices_of_another_shape_are_refused(write, marked, path, value, where) -> None:
+    data = json.loads(json.dumps(to_json(marked)))
+    if path == "why":
+        tuned = next(n for n, f in enumerate(data["findings"]) if "same_configuration" in f["why"])
+        path, value = f"findings.{tuned}.why.same_configuration", value or {}
+    with pytest.raises(DocumentError) as error:
+        read_document(write(changed(data, path, value)))
+    assert where in error.value.found
+
+
+def test_a_document_from_before_there_were_marks_is_read(write, document) -> None:
+    older = changed(document, "marks", ...)
+    assert older == read_document(write(older))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up.py", "kernels/../../up.py", "..", "a\nb.py", ""])

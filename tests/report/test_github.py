@@ -18,6 +18,7 @@ from harness.report.github import (
     summary,
     title,
 )
+from harness.report.json import to_json
 from harness.report.markdown import CHECK_LIMIT
 
 SOURCES = {"norm": {"path": "kernels/norm.py", "line": 12}, "step": {"path": "kernels/step.py", "line": 30}}
@@ -68,6 +69,12 @@ class TestTitle:
         long = title({**document, "exit_code": 0, "conclusion": ["passes: " + "x" * 999]})
         assert (TITLE_LIMIT, "...") == (len(long), long[-3:])
 
+    def test_names_what_marks_the_run_however_long_the_rest_is(self, marked) -> None:
+        data = to_json(marked)
+        assert "fail: 9 REGRESSED; marked one_sided, untouched_moved" == title(data)
+        long = title({**data, "exit_code": 0, "findings": [], "conclusion": ["passes: " + "x" * 999]})
+        assert (TITLE_LIMIT, True) == (len(long), long.endswith("...; marked one_sided, untouched_moved"))
+
 
 class TestSummary:
     def test_golden(self, document, golden) -> None:
@@ -79,6 +86,15 @@ class TestSummary:
         outside = re.sub(r"(`+).+?\1(?!`)", "", summary({**named, "reasons": dict.fromkeys(document["reasons"], "by @octocat")}))
         assert "@" not in outside
         assert "&#64;octocat" in outside
+
+    def test_a_mark_mentions_nobody(self, marked) -> None:
+        data = to_json(marked)
+        forged = dict.fromkeys(("detail", "do", "reproduce"), "ask @octocat <b> [x](y)")
+        shown = summary({**data, "marks": [data["marks"][0] | forged]})
+        outside = re.sub(r"(`+).+?\1(?!`)", "", shown)
+        assert "@" not in outside
+        assert "<b>" not in outside
+        assert "ask &#64;octocat &lt;b> \\[x\\](y)" in outside
 
     def test_a_text_of_the_diff_is_no_link_no_html_and_no_heading(self, document) -> None:
         shown = summary({**document, "notes": ["<img src=x> [here](https://example.org)\n## Passed"]})

@@ -24,7 +24,7 @@ def test_shape_class(cases, expected) -> None:
 
 
 def finding(case: str, device: str, ratio: float | None = 2.0, **changed):
-    base = {"kind": "static", "metric": "registers", "rule": "growth", "verdict": "REGRESSED", "reason": "grew", "exit_code": 1}
+    base = {"kind": "static", "metric": "registers", "rule": "growth", "verdict": "REGRESSED", "reason": "grew", "exit_code": 1, "why": {}}
     return {**base, "cell": f"toy/fused/{case}@{device}", "ratio": ratio, "base": 32, "head": 64, **changed}
 
 
@@ -65,3 +65,8 @@ def test_rows(verdict, exit_code, expected) -> None:
     one = finding(KNOWN[0], "a10g", verdict=verdict, exit_code=exit_code)
     assert expected == bool(listed([one]))
     assert [one] == listed([one], verbose=True)
+
+
+def test_a_cell_that_chose_another_configuration_has_a_row_though_its_time_stood() -> None:
+    one = finding(KNOWN[0], "a10g", verdict="UNCHANGED", exit_code=0, why={"same_configuration": [{"config": ["A"]}]})
+    assert [one] == listed([one])

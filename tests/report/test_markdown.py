@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.report.json import to_json
 from harness.report.markdown import CHECK_LIMIT, code, render_markdown
 
 CASES = {case["id"]: case for case in map(json.loads, (Path(__file__).parent.parent / "cases/diff.jsonl").read_text().splitlines())}
@@ -25,6 +26,10 @@ def rows(markdown: str) -> list[str]:
 
 def test_golden(document, golden) -> None:
     golden("diff.md", render_markdown(document) + "\n")
+
+
+def test_golden_of_a_marked_run(marked, golden) -> None:
+    golden("diff_marked.md", render_markdown(to_json(marked)) + "\n")
 
 
 def test_no_cell_stands_outside_a_code_span(document) -> None:

@@ -16,13 +16,27 @@ def test_verbose_golden_lists_every_finding(document, golden) -> None:
     golden("diff_verbose.txt", render_text(document, verbose=True) + "\n")
 
 
-@pytest.mark.parametrize("name", ["clean", "nothing"])
+@pytest.mark.parametrize("name", ["clean", "nothing", "marked"])
 def test_golden_of_small_diffs(request, golden, name) -> None:
     golden(f"diff_{name}.txt", render_text(to_json(request.getfixturevalue(name))) + "\n")
 
 
 def test_the_last_line_says_how_many_gpus_were_measured(document) -> None:
     assert "0 of 4 GPUs measured" == render_text(document).splitlines()[-1]
+
+
+def test_a_mark_stands_above_the_sides_with_what_to_do(marked) -> None:
+    lines = render_text(to_json(marked)).splitlines()
+    (first, *_) = (n for n, line in enumerate(lines) if line.startswith("  marked "))
+    (sides, *_) = (n for n, line in enumerate(lines) if line.startswith("  base main"))
+    assert first < sides
+    assert lines[first + 2].strip().startswith("harness submit --ref bbbb")
+
+
+def test_a_mark_from_a_file_stays_on_its_lines(marked) -> None:
+    data = to_json(marked)
+    forged = [{**data["marks"][0], "detail": "one\nPASS (exit code 0)", "do": "two\nPASS (exit code 0)"}]
+    assert not any(line.startswith("PASS") for line in render_text({**data, "marks": forged}).splitlines())
 
 
 def test_there_is_no_colour(document) -> None:
