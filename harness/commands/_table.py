@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from harness.report.calibration import Section
 
 
 def commit_cell(commit: str | None, dirty: bool) -> str:
@@ -41,3 +45,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Co
     console.print(table)
     for line in stream.getvalue().splitlines():
         click.echo(line.rstrip())
+
+
+def print_section(section: Section) -> None:
+    """Print a table under its title, and what is said below it."""
+    click.echo(f"\n{section.title}")
+    if section.rows:
+        print_table(section.headers, section.rows, right=section.right)
+    for note in section.notes:
+        click.echo(note)

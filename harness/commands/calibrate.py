@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from harness.dispatch.protocol import Dispatcher
     from harness.plan.plan import Plan
     from harness.records import Record
-    from harness.report.calibration import Section
     from harness.report.calibration_truth import Truth
 
 KEPT = 20
@@ -108,6 +107,7 @@ def _count(plan: Plan, unit: Unit, where: Contexts, records: Sequence[Record], t
     from harness.dispatch.calibration import counted_records
     from harness.dispatch.counters import TOOL, Counts, count
     from harness.dispatch.stamp import Place
+    from harness.errors import Undecided
     from harness.measure.calibration.parts import Part, cell_of
     from harness.plan.calibration import traffic_of
     from harness.report.calibration_truth import Model, Truth
@@ -120,22 +120,27 @@ def _count(plan: Plan, unit: Unit, where: Contexts, records: Sequence[Record], t
     for cell in cells:
         case = traffic_of(plan.description, cell)
         models[cell] = Model(case.read_bytes + case.written_bytes, case.written_bytes)
-    counts = Counts(f"{TOOL} is not on PATH")
-    if tool is not None:
+    counts, why_not = Counts(), None
+    if tool is None:
+        why_not = f"{TOOL} is not on PATH"
+    else:
         sizes = [n for n in _copied(records) if n // row.last_level_cache_bytes in COUNTED_COPY_CACHES]
-        counts = count(tool, plan.code.root, unit, where.parts.scratch, cells, COUNTED_SPIN_US, sizes)
+        try:
+            counts = count(tool, plan.code.root, unit, where.parts.scratch, cells, spins_us=COUNTED_SPIN_US, copies_bytes=sizes)
+        except Undecided as error:
+            why_not = f"{error.found}; {error.do}"
     found = []
-    if counts.why_not is None:
-        spins = {f"ncu_us@{round(us * 1000)}": each.us for us, each in counts.spins.items()}
-        copies = {f"ncu_us@{n}": each.us for n, each in counts.copies.items()}
-        copies |= {f"counted_bytes@{n}": each.bytes for n, each in counts.copies.items()}
+    if why_not is None:
+        spins = {f"ncu_us@{round(us * 1000)}": each.total.us for us, each in counts.spins.items()}
+        copies = {f"ncu_us@{n}": each.total.us for n, each in counts.copies.items()}
+        copies |= {f"counted_bytes@{n}": each.total.bytes for n, each in counts.copies.items()}
         for part, figures in ((Part.SPINS, spins), (Part.COPIES, copies)):
             found += counted_records(where.parts, place, cell_of(part, row.name), figures, None)
         for cell in cells:
-            totals = counts.cells.get(cell)
-            of_cell = {"model_bytes": float(models[cell].total), "ncu_us": totals.us, "counted_bytes": totals.bytes} if totals else {}
+            total = counts.cells[cell].total if cell in counts.cells else None
+            of_cell = {"model_bytes": float(models[cell].total), "ncu_us": total.us, "counted_bytes": total.bytes} if total else {}
             found += counted_records(where.parts, place, cell, of_cell, counts.failed.get(cell))
-    return Truth(row.name, row.last_level_cache_bytes, row.peak_gbps, models, counts.why_not), found
+    return Truth(row.name, row.last_level_cache_bytes, row.peak_gbps, models, why_not), found
 
 
 def _copied(records: Sequence[Record]) -> list[int]:
@@ -151,6 +156,7 @@ def _report(
     from collections import Counter
     from datetime import UTC, datetime
 
+    from harness.commands._table import print_section
     from harness.report.calibration import trouble, unit_sections
     from harness.report.calibration_svg import panels, render_svg
     from harness.report.calibration_truth import off_limits, truth_sections
@@ -175,7 +181,7 @@ def _report(
     else:
         click.echo(f"{title}; {unit.uuid}, code {plan.tree.resolved}, run {run['run_id']}")
         for section in sections:
-            _print(section)
+            print_section(section)
         _print_end(off, bad, code)
         click.echo(f"written: {', '.join(str(out / name) for name in _written(bool(shown)))}")
     _prune(store, place)
@@ -201,16 +207,6 @@ def _json(
         "without_figure": list(bad),
         "exit_code": code,
     }
-
-
-def _print(section: Section) -> None:
-    from harness.commands._table import print_table
-
-    click.echo(f"\n{section.title}")
-    if section.rows:
-        print_table(section.headers, section.rows, right=section.right)
-    for note in section.notes:
-        click.echo(note)
 
 
 def _print_end(off: Sequence[str], bad: Sequence[str], code: int) -> None:

@@ -18,34 +18,54 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="\b\nExamples:\n  harness show run:last\n  harness show 20260131T235959-1f2e3d --format json"
-    "\n  harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu"
+    "\n  harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu\n  harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@DEVICE --ncu"
 )
-@click.argument("cell_or_run")
+@click.argument("names", metavar="CELL_OR_RUN...", nargs=-1, required=True)
+@click.option("--ncu", "by_ncu", is_flag=True, help="Count one call of each CELL by ncu on the GPU of this machine; several may be given.")
 @click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
 @_options.format_text_json
-def command(cell_or_run: str, store_uri: str | None, output: str) -> None:
+def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output: str) -> int:
     """Show the newest records of a cell, or what became of a run.
 
     CELL_OR_RUN is a cell, written kernel/variant/case@device, or a run: its id, the beginning of its id, or run:last. Of a
     cell, every kind of job is shown from the newest run or baseline that has it, times as the median over launches.
+
+    With --ncu, NVIDIA's ncu looks at one call of each cell by the worktree's code, with flushed caches and clocks as they are:
+    bytes read from memory and written to it, throughput of the multiprocessors and bytes asked of L1, for each kernel launch;
+    beside them the compulsory bytes of the cost model and the newest recorded time. Nothing is recorded or judged by it.
+
+    Ends with exit code 0, or with 3 where --ncu could not count something.
     """
     from harness.authoring.workspace import find_workspace
-    from harness.errors import UnknownNameError
-    from harness.records import Cell
+    from harness.errors import HarnessError
     from harness.store.runs import RunStore
 
     workspace = find_workspace()
     store = RunStore(store_uri or workspace.runs_dir)
-    if not set("/@") & set(cell_or_run):
-        _show_run(store, store.resolve(cell_or_run), output)
-        return
+    if by_ncu:
+        from harness.commands._counted import show_counted
+
+        return show_counted(workspace, store, list(dict.fromkeys(map(_cell, names))), output)
+    if len(names) > 1:
+        raise HarnessError(f"to show {' and '.join(names)}", f"{len(names)} names", "show one at a time; --ncu takes several cells")
+    (name,) = names
+    if set("/@") & set(name):
+        _show_cell(store, workspace.baselines_dir, _cell(name), output)
+    else:
+        _show_run(store, store.resolve(name), output)
+    return 0
+
+
+def _cell(text: str) -> Cell:
+    from harness.errors import UnknownNameError
+    from harness.records import Cell
+
     try:
-        cell = Cell.parse(cell_or_run)
+        return Cell.parse(text)
     except ValueError as error:
         raise UnknownNameError(
-            f"to show {cell_or_run!r}", str(error), "name a cell as `harness plan --format json` writes it, or a run"
+            f"to show {text!r}", str(error), "name a cell as `harness plan --format json` writes it, or, without --ncu, a run"
         ) from error
-    _show_cell(store, workspace.baselines_dir, cell, output)
 
 
 def _show_run(store: RunStore, run_id: str, output: str) -> None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.devices.units import Unit
 from harness.dispatch.launcher import Flavour, clean_environment
 from harness.dispatch.lock import unit_lock
-from harness.errors import HarnessError
-from harness.measure.calibration.ncu import OPTIONS, Totals, by_marker, parse
+from harness.errors import HarnessError, Undecided
+from harness.measure.calibration.ncu import METRICS, CallCounts, advice, by_marker, first_error, options, parse
 from harness.records import Cell
 
 TOOL = "ncu"
-TIMEOUT_S = 420.0
+START_S, CALL_S = 180.0, 20.0
+"""Time after which ncu is given up: for its start, and for each call, which may have to be compiled and tuned before."""
 MODULE = "harness.measure.calibration.profiled"
 
 
@@ -28,17 +32,15 @@ class Counts:
     """What ncu counted.
 
     Args:
-        why_not: why it counted nothing at all; None where it did.
-        spins: length of a spin (us) -> its totals.
-        copies: bytes of a copied buffer -> its totals.
-        cells: cell -> its totals.
-        failed: cell -> why it has none.
+        spins: by the length of a spin (us).
+        copies: by the bytes of a copied buffer.
+        cells: by cell.
+        failed: cell -> why nothing was counted of it.
     """
 
-    why_not: str | None = None
-    spins: dict[float, Totals] = field(default_factory=dict)
-    copies: dict[int, Totals] = field(default_factory=dict)
-    cells: dict[Cell, Totals] = field(default_factory=dict)
+    spins: dict[float, CallCounts] = field(default_factory=dict)
+    copies: dict[int, CallCounts] = field(default_factory=dict)
+    cells: dict[Cell, CallCounts] = field(default_factory=dict)
     failed: dict[Cell, str] = field(default_factory=dict)
 
 
@@ -48,14 +50,26 @@ def find_tool() -> str | None:
 
 
 def count(
-    tool: str, root: Path, unit: Unit, scratch: Path, cells: Sequence[Cell], spins_us: Sequence[float], copies_bytes: Sequence[int]
+    tool: str,
+    root: Path,
+    unit: Unit,
+    scratch: Path,
+    cells: Sequence[Cell],
+    *,
+    spins_us: Sequence[float] = (),
+    copies_bytes: Sequence[int] = (),
+    metrics: Sequence[str] = METRICS,
 ) -> Counts:
-    """Let ncu look at one call of each, on a unit that is locked meanwhile.
+    """Let ncu look at one call of each, in one process, on a unit that is locked meanwhile.
 
     Args:
         tool: path of ncu.
         root: the workspace's code.
         scratch: folder for its files and its log.
+        metrics: see `harness.measure.calibration.ncu.options`.
+
+    Raises:
+        Undecided: it counted nothing at all: it did not start, hung, may not read the counters, or printed no table.
     """
     home = scratch / "ncu"
     home.mkdir(parents=True, exist_ok=True)
@@ -63,36 +77,66 @@ def count(
     asked = {"root": str(root), "device": unit.device, "cells": list(map(str, cells))}
     spec.write_text(json.dumps({**asked, "spins_us": list(spins_us), "copies_bytes": list(copies_bytes), "done": str(done)}))
     environment = clean_environment(Flavour.GPU, home, unit.environment) | {"TRITON_CACHE_DIR": str(scratch / "triton" / "head")}
-    command = [tool, *OPTIONS, "--log-file", str(log), sys.executable, "-m", MODULE, str(spec)]
-    with unit_lock(unit.uuid, threading.Event()), said.open("wb") as output:
-        try:
-            subprocess.run(command, env=environment, cwd=home, stdout=output, stderr=output, timeout=TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            return Counts(f"{TOOL} took over {TIMEOUT_S:g} s")
-        except OSError as error:
-            return Counts(f"{TOOL} did not start: {error}")
+    command = [tool, *options(metrics), "--log-file", str(log), sys.executable, "-m", MODULE, str(spec)]
+    calls = len(spins_us) + len(copies_bytes) + len(cells)
+    what = f"count {calls} calls on {unit.device} ({unit.uuid}) by {TOOL}"
+    with unit_lock(unit.uuid, threading.Event()):
+        _run(command, environment, home, said, START_S + CALL_S * calls, what)
     try:
-        totals = by_marker(parse(log.read_text(errors="replace") if log.exists() else ""))
+        found = by_marker(parse(log.read_text(errors="replace") if log.exists() else ""))
     except HarnessError as error:
-        tail = " | ".join(said.read_text(errors="replace").splitlines()[-2:])
-        return Counts(f"{error.found}; {error.do}" + (f" ({TOOL} ended with: {tail:.200})" if tail else ""))
+        raise _nothing(what, error, said.read_text(errors="replace")) from error
     became: list[str | None] = json.loads(done.read_text()) if done.exists() else []
-    return _sorted(totals, became, cells, spins_us, copies_bytes)
+    return _sorted(found, became, cells, spins_us, copies_bytes)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], home: Path, said: Path, limit_s: float, what: str) -> None:
+    """Run ncu to its end; one that is given up is ended together with the process it looks at, which holds the GPU.
+
+    Raises:
+        Undecided: it did not start, or took over `limit_s`.
+    """
+    with said.open("wb") as output:
+        try:
+            process = subprocess.Popen(command, env=environment, cwd=home, stdout=output, stderr=output, start_new_session=True)
+        except OSError as error:
+            raise Undecided(what, f"{TOOL} did not start: {error}", f"see that `{command[0]} --version` runs") from error
+        try:
+            process.wait(limit_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Undecided(what, f"{TOOL} took over {limit_s:g} s", "ask for fewer cells at once") from error
+            raise
+
+
+def _nothing(what: str, error: HarnessError, said: str) -> Undecided:
+    """Why there is no table, with what ncu, or the process it looked at, said last where its log names no error."""
+    if named := first_error(error.found) or first_error(said):
+        return Undecided(what, named, advice(named))
+    tail = " | ".join(said.splitlines()[-2:])
+    return Undecided(what, error.found + (f" ({TOOL} ended with: {tail:.200})" if tail else ""), error.do)
 
 
 def _sorted(
-    totals: dict[int, Totals], became: Sequence[str | None], cells: Sequence[Cell], spins_us: Sequence[float], copies_bytes: Sequence[int]
+    found: Mapping[int, CallCounts],
+    became: Sequence[str | None],
+    cells: Sequence[Cell],
+    spins_us: Sequence[float],
+    copies_bytes: Sequence[int],
 ) -> Counts:
-    """Totals by what was called, whose numbers follow the order spins, copies, cells."""
+    """CallCounts by what was called, whose numbers follow the order spins, copies, cells."""
     copies_at, cells_at = len(spins_us), len(spins_us) + len(copies_bytes)
     failed = {}
     for number, cell in enumerate(cells, cells_at):
         error = became[number] if number < len(became) else "the profiled process ended before it"
-        if error is not None or number not in totals:
+        if error is not None or number not in found:
             failed[cell] = error or f"{TOOL} printed no kernel of it"
     return Counts(
-        spins={us: totals[i] for i, us in enumerate(spins_us) if i in totals},
-        copies={size: totals[i] for i, size in enumerate(copies_bytes, copies_at) if i in totals},
-        cells={cell: totals[i] for i, cell in enumerate(cells, cells_at) if i in totals and cell not in failed},
+        spins={us: found[i] for i, us in enumerate(spins_us) if i in found},
+        copies={size: found[i] for i, size in enumerate(copies_bytes, copies_at) if i in found},
+        cells={cell: found[i] for i, cell in enumerate(cells, cells_at) if i in found and cell not in failed},
         failed=failed,
     )

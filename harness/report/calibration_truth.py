@@ -19,7 +19,12 @@ COPY_PERCENT = 3.0
 """How far a copy's time may lie off the line through all."""
 MODEL_PERCENT = 5.0
 """How far a cost model may be from what the memory's counters see of a call that no cache holds."""
-WITHIN, OFF = "within", "OFF"
+WITHIN, OFF, CACHED = "within", "OFF", "cached"
+MODEL_NOTES = (
+    f"{WITHIN}: at most {MODEL_PERCENT:g} % off; what is still in the cache when a kernel ends is not counted, up to its size",
+    f"{CACHED}: the call's bytes fit into the cache, so the counters decide nothing",
+)
+"""What the verdicts on a cost model mean."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +154,22 @@ def _models(figures: Figures, records: Sequence[Record], truth: Truth) -> Sectio
                 f"{model.total}",
                 number(counted, ".0f"),
                 number(counted and counted / model.total),
-                "-" if counted is None else _model_verdict(counted, model, truth.cache_bytes),
+                "-" if counted is None else model_verdict(counted, model, truth.cache_bytes),
                 number(read),
                 number(us),
                 number(read and us and read / us),
             )
         )
-    notes = (
-        f"{WITHIN}: at most {MODEL_PERCENT:g} % off; what is still in the cache when a kernel ends is not counted, up to its size",
-        "cached: the call's bytes fit into the cache, so the counters decide nothing",
-    )
-    return Section(title, headers, tuple(rows), (*headers[1:4], *headers[5:]), notes)
+    return Section(title, headers, tuple(rows), (*headers[1:4], *headers[5:]), MODEL_NOTES)
 
 
-def _model_verdict(counted: float, model: Model, cache_bytes: int) -> str:
+def model_verdict(counted: float, model: Model, cache_bytes: int) -> str:
+    """WITHIN, OFF, or CACHED where the counters decide nothing.
+
+    Args:
+        counted: bytes read from memory and written to it by one call, caches flushed before.
+    """
     if model.total <= cache_bytes:
-        return "cached"
+        return CACHED
     least = (1 - MODEL_PERCENT / 100) * (model.total - min(model.written, cache_bytes))
     return _verdict(least <= counted <= (1 + MODEL_PERCENT / 100) * model.total)

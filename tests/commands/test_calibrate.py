@@ -16,7 +16,7 @@ from harness.dispatch import counters, one_unit
 from harness.dispatch.counters import Counts
 from harness.dispatch.protocol import CellDone, JobDone
 from harness.errors import Undecided
-from harness.measure.calibration.ncu import Totals
+from harness.measure.calibration.ncu import CallCounts, Counted
 from harness.measure.calibration.parts import JOBS_DIR
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.records import Cell, Record
@@ -46,12 +46,14 @@ class Machine:
         self.contexts: list[Any] = []
         self.jobs: list[Any] = []
         self.tool: str | None = None
-        self.counts = Counts()
+        self.counts: Counts | Undecided = Counts()
         self.counted: list[Any] = []
         self.closed = 0
 
-    def count(self, *asked: Any) -> Counts:
-        self.counted.append(asked)
+    def count(self, *asked: Any, **known: Any) -> Counts:
+        self.counted.append((*asked, known))
+        if isinstance(self.counts, Undecided):
+            raise self.counts
         return self.counts
 
 
@@ -88,6 +90,11 @@ class Dispatcher:
 
     def close(self) -> None:
         self.machine.closed += 1
+
+
+def counted(us: float, bytes_: float) -> CallCounts:
+    """A call of one kernel launch that only reads."""
+    return CallCounts((Counted("k", 1, us, bytes_, 0.0),))
 
 
 def described(_workspace: Any) -> Description:
@@ -142,9 +149,9 @@ class TestWhatIsMeasured:
         machine.tool = "/opt/ncu"
         run("--truth")
         assert [("calibration", 1), ("latency", 1)] == [(job.kind, len(job.turns)) for job in machine.jobs]
-        ((tool, _, unit, _, cells, spins, copies),) = machine.counted
+        ((tool, _, unit, _, cells, known),) = machine.counted
         assert ("/opt/ncu", H200, ["scale/double/N=64,dtype=fp32@h200"]) == (tool, unit, list(map(str, cells)))
-        assert ((20, 200), [251658240]) == (spins, copies)
+        assert {"spins_us": (20, 200), "copies_bytes": [251658240]} == known
 
     def test_every_server_is_ended(self, run: Any, machine: Machine) -> None:
         run()
@@ -194,14 +201,14 @@ class TestHowItEnds:
         assert 1 == answer["exit_code"]
         assert 1 == len(answer["beyond_limits"])
 
-    @pytest.mark.parametrize(("counted", "code"), [(BYTES * 0.99, 0), (BYTES * 1.2, 1)], ids=["right", "wrong"])
-    def test_a_cost_model_is_held_against_the_counters(self, run: Any, machine: Machine, counted: float, code: int) -> None:
+    @pytest.mark.parametrize(("bytes_", "code"), [(BYTES * 0.99, 0), (BYTES * 1.2, 1)], ids=["right", "wrong"])
+    def test_a_cost_model_is_held_against_the_counters(self, run: Any, machine: Machine, bytes_: float, code: int) -> None:
         machine.tool, cell = "ncu", "scale/double/N=64,dtype=fp32@h200"
-        one = Totals(1, 20.9, 100.0)
-        machine.counts = Counts(spins={20: one}, copies={251658240: one}, cells={Cell.parse(cell): Totals(1, 40.0, counted)})
+        one = counted(20.9, 100.0)
+        machine.counts = Counts(spins={20: one}, copies={251658240: one}, cells={Cell.parse(cell): counted(40.0, bytes_)})
         answer = run("--truth")
         figures = {(f["cell"], f["metric"]): f["value"] for f in answer["figures"]}
-        assert (code, counted, 20.9) == (
+        assert (code, bytes_, 20.9) == (
             answer["exit_code"],
             figures[cell, "counted_bytes"],
             figures["unit/spins/dtype=any@h200", "ncu_us@20000"],
@@ -209,15 +216,15 @@ class TestHowItEnds:
 
     def test_a_cell_that_could_not_be_profiled_is_undecided(self, run: Any, machine: Machine) -> None:
         machine.tool, cell = "ncu", Cell.parse("scale/double/N=64,dtype=fp32@h200")
-        one = Totals(1, 20.9, 100.0)
+        one = counted(20.9, 100.0)
         machine.counts = Counts(spins={20: one}, copies={251658240: one}, failed={cell: "OutOfMemoryError"})
         answer = run("--truth")
         assert (3, [f"{cell} (calibration): invalid: OutOfMemoryError"]) == (answer["exit_code"], answer["without_figure"])
 
     def test_a_profiler_that_may_not_count_is_said_and_fails_nothing(self, say: Any, machine: Machine) -> None:
-        machine.tool, machine.counts = "ncu", Counts("==ERROR== ERR_NVGPUCTRPERM")
+        machine.tool, machine.counts = "ncu", Undecided("count", "==ERROR== ERR_NVGPUCTRPERM", "let this user read them")
         text = say(command, "--truth")
-        assert "not counted: ==ERROR== ERR_NVGPUCTRPERM" in text
+        assert "not counted: ==ERROR== ERR_NVGPUCTRPERM; let this user read them" in text
         assert "PASS (exit code 0)" in text
 
 

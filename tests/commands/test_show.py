@@ -96,3 +96,4 @@ def test_help_has_examples() -> None:
     text = CliRunner().invoke(command, ["--help"]).stdout
     assert "harness show run:last" in text
     assert "harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu" in text
+    assert "harness show KERNEL/VARIANT/M=64,N=5120,dtype=bf16@DEVICE --ncu" in text

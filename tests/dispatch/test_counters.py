@@ -11,6 +11,7 @@ import pytest
 from harness.devices.units import Unit
 from harness.dispatch import counters
 from harness.dispatch.counters import count, find_tool
+from harness.errors import Undecided
 from harness.records import Cell
 
 UNIT = Unit("GPU-counters-test", "h200", "NVIDIA H200", 0, {"CUDA_VISIBLE_DEVICES": "GPU-counters-test"})
@@ -28,22 +29,22 @@ def ncu(tmp_path):
         head = "import json, sys\nfrom pathlib import Path\nlog = Path(sys.argv[sys.argv.index('--log-file') + 1])\n"
         tool.write_text(f"#!/usr/bin/env python3\n{head}spec = json.loads(Path(sys.argv[-1]).read_text())\nraw = {RAW!r}\n{body}\n")
         tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-        return lambda cells=CELLS: count(str(tool), tmp_path, UNIT, tmp_path / "scratch", cells, (20.0,), (1024,))
+        known = {"spins_us": (20.0,), "copies_bytes": (1024,)}
+        return lambda cells=CELLS, **more: count(str(tool), tmp_path, UNIT, tmp_path / "scratch", cells, **known, **more)
 
     return make
 
 
 def test_totals_are_given_by_what_was_called(ncu):
     found = ncu("log.write_text(raw)\nPath(spec['done']).write_text(json.dumps([None, None, 'OutOfMemoryError: too much', None]))")()
-    assert found.why_not is None
-    assert (20.832, 4.0) == (found.spins[20.0].us, found.copies[1024].us)
+    assert (20.832, 4.0) == (found.spins[20.0].total.us, found.copies[1024].total.us)
     assert {CELLS[0]: "OutOfMemoryError: too much"} == found.failed
-    assert {CELLS[1]: 0} == {cell: totals.kernels for cell, totals in found.cells.items()}
+    assert {CELLS[1]: 0} == {cell: len(call.launches) for cell, call in found.cells.items()}
 
 
 def test_what_is_profiled_is_the_unit_in_hand_and_the_cells(ncu, tmp_path):
-    body = "import os\nPath(spec['root'], 'seen').write_text(json.dumps([spec['cells'], os.environ['CUDA_VISIBLE_DEVICES'], sys.argv]))"
-    ncu(body)()
+    body = "seen = [spec['cells'], os.environ['CUDA_VISIBLE_DEVICES'], sys.argv]\nPath(spec['root'], 'seen').write_text(json.dumps(seen))"
+    ncu(f"import os\nlog.write_text(raw)\n{body}")()
     cells, visible, argv = json.loads((tmp_path / "seen").read_text())
     assert (list(map(str, CELLS)), UNIT.uuid) == (cells, visible)
     assert argv[argv.index("--clock-control") + 1] == "none"
@@ -54,26 +55,51 @@ def test_a_process_that_ended_early_costs_what_came_after(ncu):
     assert dict.fromkeys(CELLS, "the profiled process ended before it") == found.failed
 
 
+def test_what_is_counted_may_be_chosen(ncu, tmp_path):
+    tool = ncu("log.write_text(raw); Path(spec['root'], 'seen').write_text(sys.argv[sys.argv.index('--metrics') + 1])")
+    tool(metrics=("a", "b"))
+    assert "a,b" == (tmp_path / "seen").read_text()
+
+
+PERMISSION = "==ERROR== ERR_NVGPUCTRPERM - no permission"
+
+
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "found", "do"),
     [
-        ("log.write_text('==ERROR== ERR_NVGPUCTRPERM')", "==ERROR== ERR_NVGPUCTRPERM; see that this user may read the GPU's counters"),
-        ("print('gone'); sys.exit(3)", "no table in its output; see that this user may read the GPU's counters (ncu ended with: gone)"),
+        (f"log.write_text('{PERMISSION}')", PERMISSION, "let this user read the GPU's counters"),
+        (f"print('{PERMISSION}', 'last', sep=chr(10))", PERMISSION, "let this user read the GPU's counters"),
+        ("print('gone'); sys.exit(3)", "no table in its output (ncu ended with: gone)", "mend what ncu names"),
     ],
-    ids=["no permission", "died"],
+    ids=["no permission", "no permission, said aside", "died"],
 )
-def test_a_tool_that_counts_nothing_says_why(ncu, body, why):
-    assert why == ncu(body)().why_not
+def test_a_tool_that_counts_nothing_says_why(ncu, body, found, do):
+    with pytest.raises(Undecided) as caught:
+        ncu(body)()
+    assert found == caught.value.found
+    assert caught.value.do.startswith(do)
+    assert "count 4 calls on h200 (GPU-counters-test) by ncu" == caught.value.asked
 
 
-def test_a_tool_that_hangs_is_given_up(ncu, monkeypatch):
-    monkeypatch.setattr(counters, "TIMEOUT_S", 0.5)
-    assert "ncu took over 0.5 s" == ncu("import time\ntime.sleep(30)")().why_not
+def test_a_tool_that_hangs_is_ended_with_what_it_started(ncu, monkeypatch, tmp_path):
+    monkeypatch.setattr(counters, "START_S", 2.0)
+    monkeypatch.setattr(counters, "CALL_S", 0.0)
+    body = "import os, time, subprocess\nchild = subprocess.Popen(['sleep', '60'])\nlog.with_name('child').write_text(str(child.pid))"
+    with pytest.raises(Undecided, match="ncu took over 2 s"):
+        ncu(f"{body}\ntime.sleep(60)")()
+    child = int((tmp_path / "scratch/ncu/child").read_text())
+    assert not is_running(child)
+
+
+def is_running(pid):
+    """Whether a process does anything still; one that nobody has waited for does not."""
+    stat_file = Path(f"/proc/{pid}/stat")
+    return stat_file.exists() and stat_file.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_tool_that_cannot_start(tmp_path):
-    why = count(str(tmp_path / "none"), tmp_path, UNIT, tmp_path / "scratch", [], (), ()).why_not
-    assert "ncu did not start" in (why or "")
+    with pytest.raises(Undecided, match="ncu did not start"):
+        count(str(tmp_path / "none"), tmp_path, UNIT, tmp_path / "scratch", [])
 
 
 def test_the_tool_is_found_on_path(tmp_path, monkeypatch):

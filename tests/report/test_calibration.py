@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import metrics
-from harness.commands.calibrate import _print
+from harness.commands._table import print_section
 from harness.measure.calibration.parts import Part, cell_of
 from harness.records import Cell, Record
 from harness.report.calibration import Figures, size, trouble, unit_sections
@@ -86,7 +86,7 @@ def truth(**columns):
 
 def printed(sections, capsys):
     for section in sections:
-        _print(section)
+        print_section(section)
     return capsys.readouterr().out
 
 
