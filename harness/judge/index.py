@@ -66,11 +66,14 @@ def index(side: Side) -> dict[Key, Measured]:
     """The side's records by cell and kind.
 
     Raises:
-        Undecided: two records answer the same question, or the records are of more than one arm.
+        Undecided: two records answer the same question, or a run's records are of more than one arm, which is of two codes.
     """
     asked = f"one answer for every cell of {side.ref}"
-    if len(arms := sorted({r.arm for r in side.records})) > 1:
-        raise Undecided(asked, f"records of the arms {', '.join(arms)}", "give the records of one arm")
+    arms: dict[str, str] = {}
+    for record in side.records:
+        if record.arm != arms.setdefault(record.run_id, record.arm):
+            found = f"records of the arms base, head of run {record.run_id}"
+            raise Undecided(asked, found, "give the records of one arm")
     if twice := [key for key, n in Counter(map(_question, side.records)).items() if n > 1]:
         cell, kind, metric = twice[0][:3]
         found = f"{len(twice)} questions have two answers; the first is {cell} {kind} {metric or 'status'}"

@@ -194,6 +194,11 @@ class TestRefusals:
         with pytest.raises(Undecided, match="latency_us"):
             judge(side("base", launch, launch), side("head", launch))
 
+    def test_a_run_of_the_code_and_one_that_it_was_the_base_of_speak_for_it_together(self, record, side) -> None:
+        ours = record(A, "static", 32, run_id="r1", arm="head"), record(B, "static", 32, run_id="r2", arm="base")
+        head = [record(cell, "static", 32, run_id="r2", arm="head") for cell in (A, B)]
+        assert {Verdict.UNCHANGED} == {f.verdict for f in judge(side("base", *ours), side("head", *head)).findings}
+
     def test_records_of_two_arms_on_one_side(self, record, side) -> None:
         arms = record(A, "static", 32, arm="base"), record(B, "static", 32, arm="head")
         with pytest.raises(Undecided, match="arms base, head"):
