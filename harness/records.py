@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 SCHEMA_VERSION = 1
+OVER_BUDGET = "budget"
+"""Code that opens the reason of a cell that was left out, `cancelled`, because its run's budget of time was over."""
 
 
 class Status(StrEnum):

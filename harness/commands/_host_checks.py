@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ import harness
 from harness.authoring.workspace import find_workspace
 from harness.devices.child import BOX_S, ask
 from harness.devices.fitness import Check, Level
+from harness.devices.history import LEAST, instant, usual_of
+from harness.devices.history_file import history_file, read_leases
 from harness.devices.probe import CannotList
 from harness.dispatch.launcher import START_TIMEOUT_S, Flavour, ForkServer, ServerLost, clean_environment
 from harness.errors import WorkspaceError
@@ -93,6 +96,12 @@ def check_folders(environ: Mapping[str, str]) -> Iterator[Check]:
     yield check
 
 
+def check_histories(uuids: Sequence[str]) -> Iterator[Check]:
+    """What the canaries of each GPU took in its last runs, on the stack of the newest: another one is held against that."""
+    for uuid in uuids:
+        yield _history(f"history {uuid[:12]}", uuid)
+
+
 def check_libraries(vendors: Sequence[str], newest_runtime: str | None) -> Iterator[Check]:
     """torch and triton, which launches need; Ray, where it is installed. Each is imported in a child process.
 
@@ -151,6 +160,32 @@ def _file_system(path: Path, mounts: str | None = None) -> str | None:
         if path.resolve().is_relative_to(folder) and len(folder.parts) >= best[0]:
             best = (len(folder.parts), kind)  # of two mounts on one place the later hides the first
     return best[1]
+
+
+def _history(name: str, uuid: str) -> Check:
+    file = history_file(uuid)
+    do = "make it readable and writable for every user, or remove it"
+    try:
+        leases = read_leases(uuid)
+    except OSError as error:
+        return Check(name, Level.WARN, f"{file} cannot be read: {error.strerror}; no canary is held against it", do)
+    now = instant(datetime.now(UTC))
+    newest = max((lease for lease in leases if lease.when <= now), key=lambda lease: lease.when, default=None)
+    usual = usual_of(leases, newest.stack, now) if newest else None
+    if usual is None:
+        found = "no run yet"
+    else:
+        found = f"canaries of the last {_many(usual.runs)} on one stack: arithmetic {usual.arithmetic_us:.4g} us"
+        found += f" (spread {usual.arithmetic_spread:.1%}), copy {usual.copy_us:.4g} us ({usual.copy_spread:.1%})"
+    if usual is None or usual.runs < LEAST:
+        found += f"; a canary is held against the last ones from {LEAST} on"
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        return Check(name, Level.WARN, f"{found}; {file} cannot be written", do)
+    return Check(name, Level.OK, found)
+
+
+def _many(runs: int) -> str:
+    return "run" if runs == 1 else f"{runs} runs"
 
 
 def _library(name: str, judge: Any) -> Check:

@@ -52,7 +52,7 @@ class Progress:
 
     def observe(self, event: Event) -> None:
         """Count a cell, name one that failed, and say which job ended."""
-        from harness.dispatch.protocol import CellDone
+        from harness.dispatch.protocol import CellDone, JobDone
         from harness.dispatch.run import cell_status
 
         if isinstance(event, CellDone):
@@ -65,6 +65,6 @@ class Progress:
             if (status.failed or status.undecided) and same not in self._said:
                 self._said.add(same)  # one line for all cells of a job that fail alike; the summary counts them
                 self.say(f"{status}: {event.job.kind} {event.cell}: {reason}")
-        elif self._bar is None:
+        elif isinstance(event, JobDone) and self._bar is None:
             job = event.job
             self.say(f"[{self._done} done] {job.kind} {job.kernel} on {job.device}")

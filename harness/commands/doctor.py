@@ -61,6 +61,7 @@ def _checks() -> Iterator[Check]:
     yield from host.check_folders(os.environ)
     gpus: list[Health] = []
     yield from _gpu(gpus)
+    yield from host.check_histories([gpu.uuid for gpu in gpus])
     runtimes = (gpu.readings.get("newest_runtime") for gpu in gpus if gpu.readings)
     vendors = [str(vendor) for vendor, driver in DRIVERS.items() if gpus and driver.exists()]
     importable = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,23 +39,25 @@ def command(
     show_plan(make_plan(find_workspace(), ref, matrix, Filters(kernels, devices, kinds, variants, cases)), output)
 
 
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data, its jobs in the order in which they start."""
+    return {
+        "ref": plan.tree.ref,
+        "commit": plan.tree.commit,
+        "dirty": plan.tree.dirty,
+        "code_digest": plan.tree.code_digest,
+        "matrix": plan.matrix,
+        "cells": [{"cell": str(e.cell), "kind": e.kind} for e in plan.expected],
+        "jobs": [{"job_id": j.job_id, "kind": j.kind, "kernel": j.kernel, "device": j.device, "cells": len(j.cells)} for j in plan.jobs],
+    }
+
+
 def show_plan(plan: Plan, output: str) -> None:
     """Print a plan, as text (a line a job) or JSON (every cell)."""
     if output == "json":
         import json
 
-        answer = {
-            "ref": plan.tree.ref,
-            "commit": plan.tree.commit,
-            "dirty": plan.tree.dirty,
-            "code_digest": plan.tree.code_digest,
-            "matrix": plan.matrix,
-            "cells": [{"cell": str(e.cell), "kind": e.kind} for e in plan.expected],
-            "jobs": [
-                {"job_id": j.job_id, "kind": j.kind, "kernel": j.kernel, "device": j.device, "cells": len(j.cells)} for j in plan.jobs
-            ],
-        }
-        click.echo(json.dumps(answer, indent=2))
+        click.echo(json.dumps(plan_to_json(plan), indent=2))
         return
     from harness.commands._table import print_table
 

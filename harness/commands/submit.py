@@ -10,13 +10,16 @@ from harness.commands import _dispatchers, _options
 
 if TYPE_CHECKING:
     from harness.authoring.workspace import Workspace
+    from harness.commands._budget import Budgeted
+    from harness.dispatch.protocol import Dispatcher
     from harness.dispatch.run import Outcome
     from harness.plan.plan import Plan
     from harness.store.runs import RunStore
 
 
 @click.command(
-    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --against main\n  harness submit --resume last"
+    epilog="\b\nExamples:\n  harness submit --matrix all\n  harness submit --ref pr --against main"
+    "\n  harness submit --ref pr --against main --budget 10m\n  harness submit --resume last"
 )
 @_options.matrix
 @_options.ref
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 @click.option("--against", metavar="REF", help="Measure the merge base of REF too, the timed cells in pairs (ABBA) in one lease.")
 @click.option(
     "--launches", type=click.IntRange(1), help="Launches of a timed cell on a GPU (default: 3); with --against a side (default: 6)."
+)
+@click.option(
+    "--budget",
+    metavar="DURATION",
+    help="Start jobs for so long (10m, 90s, 1h30m), affected cells first; what is left out is listed, and --resume runs it.",
 )
 @click.option("--slots", type=click.IntRange(1), help="Jobs at a time that need no GPU (default: one a core).")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and stop.")
@@ -54,6 +62,7 @@ def command(
     store_uri: str | None,
     against: str | None,
     launches: int | None,
+    budget: str | None,
     slots: int | None,
     dry_run: bool,
     output: str,
@@ -64,9 +73,11 @@ def command(
     """
     from harness.authoring.workspace import find_workspace
     from harness.devices.table import load_devices, resolve_devices
+    from harness.plan.budget import parse_duration
     from harness.plan.matrix import Filters
     from harness.store.runs import RunStore
 
+    seconds = None if budget is None else parse_duration(budget)
     carrier = _dispatchers.make_dispatcher(dispatcher, address, slots, max_queue)
     workspace = find_workspace()
     required = resolve_devices(require, load_devices()) if require else []
@@ -76,14 +87,30 @@ def command(
         required = required or run["options"]["require"]
     else:
         plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds, variants, cases), required, launches, against)
-    if dry_run:
-        from harness.commands.plan import show_plan
+    limited = None
+    if seconds is not None:
+        from harness.commands._budget import budgeted
 
-        show_plan(plan, output)
+        limited = budgeted(plan, seconds, run["options"]["launches"], workspace, store)
+        plan = limited.plan
+    run = {**run, "options": {**run["options"], "budget_s": seconds}}
+    if dry_run:
+        _show(plan, limited, carrier, output)
         return 0
-    outcome = _execute(plan, run, workspace, store, carrier, required, output)
-    _report(outcome, output)
+    outcome = _execute(plan, run, workspace, store, carrier, required, output, limited)
+    _report(outcome, output, limited)
     return outcome.exit_code
+
+
+def _show(plan: Plan, limited: Budgeted | None, dispatcher: Dispatcher, output: str) -> None:
+    if limited is not None:
+        from harness.commands._budget import show_forecast
+
+        show_forecast(limited, dispatcher, output)
+        return
+    from harness.commands.plan import show_plan
+
+    show_plan(plan, output)
 
 
 def _fresh(
@@ -121,22 +148,34 @@ def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, di
 
 
 def _execute(
-    plan: Plan, run: dict[str, Any], workspace: Workspace, store: RunStore, dispatcher: Any, required: list[str], output: str
+    plan: Plan,
+    run: dict[str, Any],
+    workspace: Workspace,
+    store: RunStore,
+    dispatcher: Dispatcher,
+    required: list[str],
+    output: str,
+    limited: Budgeted | None,
 ) -> Outcome:
     from harness.commands._progress import Progress
     from harness.dispatch.run import execute
+    from harness.plan.budget import duration_text
+
+    folder, seconds = workspace.runs_dir / run["run_id"], limited.seconds if limited else None
 
     with Progress(quiet=output == "json") as progress:
         against = f" against {plan.base.tree.resolved}" if plan.base else ""
         size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
-        outcome = execute(plan, dispatcher, store, run, workspace.runs_dir / run["run_id"], require=required, observe=progress.observe)
+        if limited is not None:
+            progress.say(f"budget {duration_text(limited.seconds)}: {limited.note}")
+        outcome = execute(plan, dispatcher, store, run, folder, require=required, observe=progress.observe, budget_s=seconds)
         if dispatcher.dropped:
             progress.say(f"{dispatcher.dropped} messages of attempts that were given up, or no messages at all, were not taken")
         return outcome
 
 
-def _report(outcome: Outcome, output: str) -> None:
+def _report(outcome: Outcome, output: str, limited: Budgeted | None) -> None:
     import json
 
     run = outcome.run
@@ -148,6 +187,10 @@ def _report(outcome: Outcome, output: str) -> None:
             "cells": {"expected": len(run["expected"]), "by_status": run["by_status"]},
             "exit_code": outcome.exit_code,
         }
+        if limited is not None:
+            from harness.commands._budget import left_out
+
+            answer["left_out"] = left_out(outcome.records)
         click.echo(json.dumps(answer, indent=2))
         return
     from harness.report.run import render_run

@@ -1,18 +1,20 @@
 """The `local` dispatcher: this machine, no Ray. Jobs that need no GPU run first, several at a time; then the GPUs have
-the host to themselves, so that compiling never disturbs a measurement; GPUs of one device share its jobs.
+the host to themselves, so that compiling never disturbs a measurement; GPUs of one device share its jobs. All this tier by
+tier, where a budget has made several.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.devices.units import Unit, local_units
-from harness.dispatch.protocol import Event, JobDone, RunContext
-from harness.dispatch.worker import Servers, UnitWorker, flavour_of, without_gpu
-from harness.plan.jobs import Job
+from harness.dispatch.protocol import Event, JobDone, LeftOut, RunContext
+from harness.dispatch.worker import Servers, UnitWorker, flavour_of
+from harness.plan.jobs import Job, without_gpu
 from harness.plan.matrix import INTERPRETER
 
 
@@ -41,8 +43,8 @@ class LocalDispatcher:
         return self._units
 
     def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
-        """Units of each device on this machine; the interpreter is always here."""
-        return {d: 1 if d == INTERPRETER else sum(unit.device == d for unit in self.units) for d in devices}
+        """Units of each device on this machine; of the interpreter, slots."""
+        return {d: self.slots if d == INTERPRETER else sum(unit.device == d for unit in self.units) for d in devices}
 
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
         """Start the jobs in the background; a thread feeds `events`."""
@@ -66,17 +68,22 @@ class LocalDispatcher:
 
     def _run(self, context: RunContext, jobs: list[Job]) -> None:
         try:
-            on_host = [job for job in jobs if without_gpu(job)]
-            self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
-            on_gpu = [job for job in jobs if not without_gpu(job)]
-            for device in sorted({job.device for job in on_gpu}):
-                self._parallel(context, [j for j in on_gpu if j.device == device], [u for u in self.units if u.device == device])
+            for _, tier in itertools.groupby(sorted(jobs, key=lambda job: job.tier), key=lambda job: job.tier):
+                self._run_tier(context, list(tier))
         except BaseException as error:
             self._events.put(error)
         self._events.put(None)
 
+    def _run_tier(self, context: RunContext, jobs: Sequence[Job]) -> None:
+        on_host = [job for job in jobs if without_gpu(job)]
+        self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
+        on_gpu = [job for job in jobs if not without_gpu(job)]
+        for device in sorted({job.device for job in on_gpu}):
+            self._parallel(context, [j for j in on_gpu if j.device == device], [u for u in self.units if u.device == device])
+
     def _parallel(self, context: RunContext, jobs: Sequence[Job], units: Sequence[Unit]) -> None:
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        jobs = [job for job in jobs if not self._left_out(context, job)]  # nothing is started, and no unit waited for, in vain
         for job in jobs:
             waiting.put(job)
         for flavour in sorted({flavour_of(job) for job in jobs}):
@@ -92,6 +99,8 @@ class LocalDispatcher:
             with UnitWorker(context, unit, self._servers, self._cancelled) as worker:
                 while not self._cancelled.is_set():
                     job = waiting.get_nowait()
+                    if self._left_out(context, job):
+                        continue
                     for done in worker.run(job):
                         self._events.put(done)
                     if not self._cancelled.is_set():
@@ -100,3 +109,10 @@ class LocalDispatcher:
             pass
         except BaseException as error:
             self._events.put(error)
+
+    def _left_out(self, context: RunContext, job: Job) -> bool:
+        """Whether the budget has no time for a job any more, which then is said."""
+        reason = context.allowance.refusal(job) if context.allowance is not None else None
+        if reason is not None:
+            self._events.put(LeftOut(job, reason))
+        return reason is not None

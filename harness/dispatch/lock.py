@@ -8,13 +8,12 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.devices.unit_files import open_for_everyone, unit_file
 from harness.errors import Undecided
 
 POLL_S = 0.5
@@ -22,7 +21,7 @@ POLL_S = 0.5
 
 def lock_file(uuid: str) -> Path:
     """Where the lock of a unit lies: one place for every user of the host."""
-    return Path(tempfile.gettempdir()) / f"harness-unit-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock"
+    return unit_file(uuid, ".lock")
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def unit_lock(uuid: str, cancelled: threading.Event) -> Iterator[None]:
     """
     file = lock_file(uuid)
     try:
-        descriptor = _open(file)
+        descriptor = open_for_everyone(file)
     except OSError as error:
         raise Undecided(f"to lock unit {uuid}", f"{file}: {error.strerror}", "make that file writable, or remove it") from error
     try:
@@ -57,16 +56,3 @@ def unit_lock(uuid: str, cancelled: threading.Event) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _open(file: Path) -> int:
-    """The lock file, writable by every user. Linux refuses to *create* another user's file in a sticky folder even where it is there
-    and may be written (fs.protected_regular), so it is first opened as it is.
-    """
-    how = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        return os.open(file, how)
-    except FileNotFoundError:
-        descriptor = os.open(file, how | os.O_CREAT, 0o666)
-        os.fchmod(descriptor, 0o666)  # whatever the umask is
-        return descriptor

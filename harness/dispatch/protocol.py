@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from harness.plan.budget import Allowance
 from harness.plan.jobs import Job
 from harness.records import Cell, Record
 
@@ -35,6 +36,7 @@ class RunContext:
         jobs_dir: folder of the job files, head's for both arms.
         scratch: folder for logs, specs and launch caches.
         job_digests: kind -> digest of its job file, a part of the records' `method`.
+        allowance: the time in which jobs may start; None: no limit.
     """
 
     run_id: str
@@ -42,6 +44,7 @@ class RunContext:
     jobs_dir: Path
     scratch: Path
     job_digests: Mapping[str, str]
+    allowance: Allowance | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,15 @@ class JobDone:
     job: Job
 
 
-Event = CellDone | JobDone
+@dataclass(frozen=True)
+class LeftOut:
+    """Nothing of a job was started: the run's budget of time is over, or too little of it is left."""
+
+    job: Job
+    reason: str
+
+
+Event = CellDone | JobDone | LeftOut
 
 
 class Dispatcher(Protocol):
@@ -76,7 +87,7 @@ class Dispatcher(Protocol):
         """Units of each device that could run a job now or later; 0 where there is none."""
 
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
-        """Start the jobs; returns at once."""
+        """Start the jobs, those of lower tiers first, and only in the time that the context allows; returns at once."""
 
     def events(self) -> Iterator[Event]:
         """Yield events until every job is done, or `cancel` has taken effect."""

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import harness
+from harness.dispatch.blocks import Answer, torn
 from harness.dispatch.derive import speedups
 from harness.dispatch.journal import Journal
-from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, RunContext
+from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
 from harness.errors import HarnessError
+from harness.plan.budget import Allowance
 from harness.plan.describe import Description
-from harness.plan.jobs import Job
+from harness.plan.jobs import narrowed
 from harness.plan.plan import Plan
 from harness.records import Cell, Record, Status
 
 Key = tuple[str, Cell]
 """A kind and a cell: what a plan expects and a run answers."""
-Answer = tuple[str, Cell, str, int | None]
-"""A kind, a cell, an arm and the position of a launch: what a journal entry answers."""
 HEAD = "head"
 """The arm that a run is judged by: what base fails is no fault of head's."""
 
@@ -97,6 +97,7 @@ def execute(
     *,
     require: Sequence[str] = (),
     observe: Callable[[Event], None] = lambda event: None,
+    budget_s: float | None = None,
 ) -> Outcome:
     """Run what the journal in `folder` does not hold yet, and write the result.
 
@@ -105,10 +106,12 @@ def execute(
         folder: the run's folder on this machine: journal, logs, launch caches.
         require: devices that must be measured for exit 0.
         observe: called with every event, for progress.
+        budget_s: seconds from now in which jobs may start; what is left out ends as `cancelled`, to be resumed. None: no limit.
 
     Raises:
         HarnessError: the run is being written by another process, or the disk fails; what was journaled is kept.
     """
+    allowance = None if budget_s is None else Allowance.starting_now(budget_s)
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / "journal.jsonl")
     try:
@@ -118,12 +121,13 @@ def execute(
             del done[answer]  # a block counts whole, of one lease, or not at all
         capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
         scratch = folder / "scratch"
-        context = _context(plan, run, scratch)
+        context = replace(_context(plan, run, scratch), allowance=allowance)
+        left_out: dict[Key, str] = {}
         todo = []
         for job in plan.jobs:
             turns = [replace(t, cells=tuple(c for c in t.cells if (job.kind, c, t.arm, t.position) not in done)) for t in job.turns]
             if any(turn.cells for turn in turns) and (job.on == "host" or capacity.get(job.device, 0)):
-                todo.append(replace(job, turns=tuple(turn for turn in turns if turn.cells)))
+                todo.append(narrowed(job, turns))
         with _signals(dispatcher) as cancelled:
             dispatcher.submit(context, todo)
             for event in dispatcher.events():
@@ -132,18 +136,23 @@ def execute(
                     journal.seq += len(records)
                     journal.append(records)
                     done[_answer(records[0])] = records
+                elif isinstance(event, LeftOut):
+                    left_out |= {(event.job.kind, cell): event.reason for turn in event.job.turns for cell in turn.cells}
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
         for answer in torn(plan.jobs, done):
             done[answer] = [_spoilt(r, "incomplete_block: not every launch of its ABBA block ended well") for r in done[answer]]
         records = [r for entry in done.values() for r in entry]
         records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
-        answered = {_key(entry[0]) for entry in done.values() if entry[0].arm == HEAD}
-        records += list(_unanswered(plan, answered, context, absent, cancelled.is_set()))
+        answered: dict[Key, int] = {}
+        for entry in done.values():
+            if entry[0].arm == HEAD:
+                answered[_key(entry[0])] = max(answered.get(_key(entry[0]), 0), entry[0].attempt)
+        records += list(_unanswered(plan, answered, left_out, context, absent, cancelled.is_set()))
         if changed := plan.changed_files():
             why = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"  # nobody knows what was measured
             records = [r if Status(r.status).resumable else _spoilt(r, why) for r in records]
-        finished = _conclude(plan, run, records, absent, cancelled.is_set(), require)
+        finished = _conclude(plan, run, records, left_out, absent, cancelled.is_set(), require)
         store.write(finished, records, replace=True)
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
         return Outcome(finished, records)
@@ -172,13 +181,22 @@ def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
     return RunContext(run["run_id"], arms, jobs_dir, scratch, digests)
 
 
-def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set[str], cancelled: bool) -> Iterator[Record]:
-    """A record for every planned cell that nothing came of: silence is never green."""
+def _unanswered(
+    plan: Plan, answered: Mapping[Key, int], left_out: Mapping[Key, str], context: RunContext, absent: set[str], cancelled: bool
+) -> Iterator[Record]:
+    """A record for every planned cell that nothing came of, or not all: silence is never green.
+
+    Args:
+        answered: cells of which something is known -> the last attempt at them.
+        left_out: cells that the budget left out, and why: some of their launches may be known from before the run was resumed.
+    """
     on_unit = _on_unit(plan)
     for one in plan.expected:
-        if (one.kind, one.cell) in answered:
+        if reason := left_out.get((one.kind, one.cell)):
+            status = Status.CANCELLED
+        elif (one.kind, one.cell) in answered:
             continue
-        if one.kind in on_unit and one.cell.device in absent:
+        elif one.kind in on_unit and one.cell.device in absent:
             status, reason = Status.NO_CAPACITY, f"no unit of {one.cell.device} is reachable"
         elif cancelled:
             status, reason = Status.CANCELLED, "the run was stopped"
@@ -187,6 +205,7 @@ def _unanswered(plan: Plan, answered: Set[Key], context: RunContext, absent: set
         cell, code = one.cell, context.arms[HEAD]
         yield Record(
             run_id=context.run_id,
+            attempt=answered.get((one.kind, cell), 0),
             commit=code.commit,
             tree=code.tree,
             dirty=code.dirty,
@@ -215,35 +234,19 @@ def cell_status(records: Sequence[Record]) -> Status:
     return max((Status(r.status) for r in records), key=lambda s: order.get(s, len(order) + (1 if s.failed else 0)))
 
 
-def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[Answer]:
-    """The answers of blocks of which another launch is missing or of another lease; a block counts whole or not at all.
-
-    A cell that failed under either arm has no pairs, and what is known of it is kept.
-    """
-    found = []
-    for job in jobs:
-        for cell in job.cells:
-            blocks: dict[int, list[Answer]] = {}
-            for turn in job.turns:
-                if turn.block is not None and cell in turn.cells:
-                    blocks.setdefault(turn.block, []).append((job.kind, cell, turn.arm, turn.position))
-            paired = [block for block in blocks.values() if len({arm for _, _, arm, _ in block}) > 1]
-            answered = [[answer for answer in block if answer in done] for block in paired]
-            if any(Status(r.status).failed for block in answered for answer in block for r in done[answer]):
-                continue
-            for block, has in zip(paired, answered, strict=True):
-                if len(has) < len(block) or len({done[answer][0].lease_id for answer in has}) > 1:
-                    found += has
-    return found
-
-
 def _spoilt(record: Record, reason: str) -> Record:
     """A record that must not be used."""
     return replace(record, value=None, samples=None, status=str(Status.INVALID), reason=reason)
 
 
 def _conclude(
-    plan: Plan, run: dict[str, Any], records: Sequence[Record], absent: set[str], cancelled: bool, require: Sequence[str]
+    plan: Plan,
+    run: dict[str, Any],
+    records: Sequence[Record],
+    left_out: Collection[Key],
+    absent: set[str],
+    cancelled: bool,
+    require: Sequence[str],
 ) -> dict[str, Any]:
     by_cell: dict[Key, list[Record]] = {}
     for record in records:
@@ -256,12 +259,13 @@ def _conclude(
         for (kind, cell), status in statuses.items()
         if kind in on_unit and status is not Status.NO_CAPACITY and not all(r.simulated for r in by_cell[kind, cell])
     }
-    missing = sorted(set(require) - reached)
+    cut = set(require) & {cell.device for _, cell in left_out}
+    missing = sorted(set(require) - reached - cut)
     if cancelled:
         code = 130
     elif any(status.failed for status in statuses.values()):
         code = 1
-    elif missing or any(status.undecided for status in statuses.values()) or not any(s is Status.OK for s in statuses.values()):
+    elif missing or cut or any(status.undecided for status in statuses.values()) or not any(s is Status.OK for s in statuses.values()):
         code = 3
     else:
         code = 0
@@ -271,6 +275,7 @@ def _conclude(
         "by_status": dict(sorted(Counter(str(status) for status in statuses.values()).items())),
         "no_capacity": sorted(absent),
         "required_missing": missing,
+        "required_left_out": sorted(cut),
         "exit_code": code,
     }
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from harness.devices.telemetry import TelemetryReader
 from harness.devices.units import Unit
+from harness.dispatch.fitness import TIMED
+from harness.dispatch.history import UnitHistory
 from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
 from harness.dispatch.lock import unit_lock
 from harness.dispatch.protocol import CellDone, RunContext
 from harness.dispatch.supervisor import Supervisor
 from harness.plan.jobs import Job
 from harness.plan.matrix import INTERPRETER
-
-
-def without_gpu(job: Job) -> bool:
-    """Whether a job needs no GPU: it compiles, or runs in the interpreter."""
-    return job.on == "host" or job.device == INTERPRETER
 
 
 def flavour_of(job: Job) -> Flavour:
@@ -89,6 +86,7 @@ class UnitWorker:
         self.scratch = scratch or context.scratch
         self._stack = ExitStack()
         self._telemetry: TelemetryReader | None = None
+        self._history = UnitHistory(unit.uuid, cancelled)
 
     def __enter__(self) -> Self:
         if self.unit.device != INTERPRETER:
@@ -100,10 +98,13 @@ class UnitWorker:
         self._stack.close()
 
     def run(self, job: Job, attempt: int = 1) -> Iterator[CellDone]:
-        """Yield every cell of a job as it ends; see `Supervisor.run`."""
+        """Yield every cell of a job as it ends; see `Supervisor.run`, and for one that times a GPU `UnitHistory.hold`."""
         server = partial(self.servers.get, flavour_of(job), self.unit, self.scratch)
         supervisor = Supervisor(self.context, server, self.unit, self.cancelled, self._telemetry, node=self.node, attempt=attempt)
-        yield from supervisor.run(job)
+        cells = supervisor.run(job)
+        if self.unit.device != INTERPRETER and job.kind in TIMED:
+            cells = self._history.hold(self.context, job, cast("Generator[CellDone, None, None]", cells))
+        yield from cells
 
     def _watch(self) -> AbstractContextManager[TelemetryReader | None]:
         """The unit's telemetry; None on a slot of the interpreter, which has no sensors."""

@@ -77,7 +77,7 @@ class Reason(StrEnum):
     LOST = "lost", "its job ended without a word of it"
     QUEUE_TIMEOUT = "queue_timeout", "no unit became free in time"
     REFUSED = "refused", "the worker refused it"
-    CANCELLED = "cancelled", "the run was stopped"
+    CANCELLED = "cancelled", "the run was stopped, or its budget was over"
     PASSED_ELSEWHERE = "passed_elsewhere", "it failed on one unit and passed on another: the unit is suspect first"
     UNPAIRED = "unpaired", "stored times of separate leases: not judged; `harness submit --against` measures both sides in one"
     PREDICTED = "predicted", "equal binaries on another compiler stack than the unit's: no change is expected, none is proved"

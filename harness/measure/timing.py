@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.measure.interpreter import time_in_interpreter
 from harness.measure.subject import Reading, Subject
@@ -32,13 +32,17 @@ class Timer:
     Args:
         device: the row of the device in hand.
         seed: from which the contents of this launch are drawn; base and head of a pair share it.
-        lease: file in which launches of one lease hand on what they found out about the unit; None for a run by hand.
-        first: whether this is the lease's first launch, whose first canary the others are held against.
+        lease: file in which launches hand on what they found out about the unit, see `LeaseFacts`; all leases that a run has of a
+            unit share it. None for a run by hand.
+        first: whether a lease begins: the canaries that the file has are another lease's, and are taken out of it at once. This
+            launch may end without handing on its own, and launches after it are held against the first canary in the file.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
     """
 
     def __init__(self, device: Device, seed: int, lease: Path | None, *, first: bool = True, beside: bool = True) -> None:
-        self.device, self.seed, self.lease, self.first, self.beside = device, seed, lease, first, beside
+        self.device, self.seed, self.lease, self.beside = device, seed, lease, beside
+        if first and (known := self._known()):
+            self._hand_on({**known, "canaries": []})
 
     @cached_property
     def session(self) -> ClockSession:
@@ -47,12 +51,8 @@ class Timer:
         from harness.measure.clock.session import ClockSession
         from harness.measure.clock.torch_device import TorchDevice
 
-        facts = LeaseFacts()
-        if self.lease is not None:
-            with suppress(FileNotFoundError):
-                facts = LeaseFacts.from_json(json.loads(self.lease.read_text()))
-        if self.first:
-            facts.canaries.clear()
+        known = self._known()
+        facts = LeaseFacts.from_json(known) if known else LeaseFacts()
         session = ClockSession(TorchDevice(self.device), self.seed, facts)
         session.note_canary()
         return session
@@ -85,10 +85,23 @@ class Timer:
         return str(self.session.fault) if "session" in self.__dict__ and self.session.fault else None
 
     def close(self) -> None:
-        """Take the last canary, and write what was found out about the unit for the launches after this one."""
+        """Take the last canary, and write what was found out about the unit for the launches after this one; nothing by a clock
+        that was caught lying or beside a canary that moved."""
         if "session" in self.__dict__ and self.fault is None:
             self.session.note_canary()
-        if self.lease is not None and "session" in self.__dict__ and self.fault is None:
+        if "session" in self.__dict__ and self.fault is None:
+            self._hand_on(self.session.facts.to_json())
+
+    def _known(self) -> dict[str, Any] | None:
+        """What launches before this one handed on, as plain data; None where none has."""
+        if self.lease is not None:
+            with suppress(FileNotFoundError):
+                known: dict[str, Any] = json.loads(self.lease.read_text())
+                return known
+        return None
+
+    def _hand_on(self, facts: Mapping[str, Any]) -> None:
+        if self.lease is not None:
             part = self.lease.with_suffix(".part")
-            part.write_text(json.dumps(self.session.facts.to_json()))
+            part.write_text(json.dumps(facts))
             part.replace(self.lease)

@@ -6,8 +6,8 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from harness.plan.describe import KindInfo
 from harness.plan.matrix import INTERPRETER
@@ -17,6 +17,8 @@ JOB_SECONDS = 300.0
 ABBA = ("base", "head", "head", "base")
 """The arms of a block: a drift of the unit that is steady through it weighs on both alike."""
 A_SIDE = ABBA.count("head")
+KIND_ORDER = ("static", "correctness", "latency", "drift")
+"""Which kinds come first where the order counts: what costs little and tells much; others come after them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Job:
         cells: every cell of the job.
         turns: its launches, in order; a job that replicates has several over the same cells.
         deadline_s: seconds after which one cell is killed.
-        expected_s: expected seconds of the whole job.
+        expected_s: expected seconds of its turns.
+        tier: jobs of a lower one are started first.
     """
 
     job_id: str
@@ -54,6 +57,19 @@ class Job:
     turns: tuple[Turn, ...]
     deadline_s: float
     expected_s: float
+    tier: int = 0
+
+
+def without_gpu(job: Job) -> bool:
+    """Whether a job needs no GPU: it compiles, or runs in the interpreter."""
+    return job.on == "host" or job.device == INTERPRETER
+
+
+def narrowed(job: Job, turns: Iterable[Turn]) -> Job:
+    """The job with only these of its turns and cells, and the expected seconds of them."""
+    turns = tuple(turn for turn in turns if turn.cells)
+    whole = sum(len(turn.cells) for turn in job.turns)
+    return replace(job, turns=turns, expected_s=job.expected_s * sum(len(turn.cells) for turn in turns) / whole)
 
 
 def make_jobs(
@@ -62,6 +78,9 @@ def make_jobs(
     code_digest: str,
     launches: int = 1,
     base: Collection[tuple[str, Cell]] | None = None,
+    *,
+    longest_s: float = JOB_SECONDS,
+    tier: Callable[[Expected], int] | None = None,
 ) -> list[Job]:
     """Group cells into jobs, the longest first; a job's id depends on its plan and its code alone.
 
@@ -69,17 +88,23 @@ def make_jobs(
         code_digest: of head's code, and of base's where there is one.
         launches: how often a kind that replicates is launched on a GPU: the launch is the unit of statistics.
         base: what base's plan asks for, of a paired run: those cells are measured under both arms, in one job.
+        longest_s: expected seconds at which a job is split; a single cell may take more.
+        tier: what says which cells come first. Then cells of different tiers share no job, and jobs are ordered by tier, kind
+            (KIND_ORDER) and the order of `expected`.
     """
     by_name = {k.name: k for k in kinds}
+    tier_of = tier or (lambda one: 0)
     jobs = []
-    groups = itertools.groupby(
-        sorted(expected, key=lambda e: (e.kind, e.cell.kernel, e.cell.device, e.cell)), key=lambda e: (e.kind, e.cell.kernel, e.cell.device)
-    )
-    for (kind_name, kernel, device), group in groups:
+
+    def group_of(one: Expected) -> tuple[str, str, str, int]:
+        return one.kind, one.cell.kernel, one.cell.device, tier_of(one)
+
+    groups = itertools.groupby(sorted(expected, key=lambda e: (group_of(e), e.cell)), key=group_of)
+    for (kind_name, kernel, device, number), group in groups:
         kind, cells = by_name[kind_name], [e.cell for e in group]
         times = launches if kind.replicates and device != INTERPRETER else 1
         paired = None if base is None else {cell for cell in cells if (kind_name, cell) in base}
-        parts = math.ceil(len(cells) * len(_turns(cells, times, paired)) * kind.cell_seconds / JOB_SECONDS) or 1
+        parts = math.ceil(len(cells) * len(_turns(cells, times, paired)) * kind.cell_seconds / longest_s) or 1
         size = math.ceil(len(cells) / parts)
         for start in range(0, len(cells), size):
             part = tuple(cells[start : start + size])
@@ -96,9 +121,14 @@ def make_jobs(
                     turns=turns,
                     deadline_s=kind.deadline_s,
                     expected_s=sum(len(turn.cells) for turn in turns) * kind.cell_seconds,
+                    tier=number,
                 )
             )
-    return sorted(jobs, key=lambda j: -j.expected_s)
+    if tier is None:
+        return sorted(jobs, key=lambda j: -j.expected_s)
+    place = {(one.kind, one.cell): number for number, one in enumerate(expected)}
+    rank = {kind: number for number, kind in enumerate(KIND_ORDER)}
+    return sorted(jobs, key=lambda j: (j.tier, rank.get(j.kind, len(rank)), place[j.kind, j.cells[0]]))
 
 
 def _turns(cells: Iterable[Cell], launches: int, paired: Collection[Cell] | None) -> tuple[Turn, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.authoring.workspace import Workspace
 from harness.devices.table import load_devices
 from harness.errors import Undecided
 from harness.plan.describe import Description, describe
 from harness.plan.git import Git
-from harness.plan.jobs import Job, make_jobs
+from harness.plan.jobs import JOB_SECONDS, Job, make_jobs
 from harness.plan.matrix import Filters, expand, read_matrix
 from harness.plan.refs import base_of, resolve
 from harness.plan.trees import Tree, checkout, differences, listing
@@ -84,14 +84,19 @@ def plan_tree(
     expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
     if not expected:
         raise Undecided(_shown(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
-    if against is None:
-        jobs = make_jobs(expected, description.kinds, tree.code_digest, launches or LAUNCHES)
-        return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree))
-    base = _plan_base(workspace, git, against, matrix, expected)
-    digest = f"{against.code_digest}..{tree.code_digest}"
-    common = {(e.kind, e.cell) for e in base.expected}
-    jobs = make_jobs(expected, description.kinds, digest, launches or PAIRED_LAUNCHES, common)
-    return Plan(tree, code, matrix, description, tuple(expected), tuple(jobs), listing(git, tree), base)
+    base = _plan_base(workspace, git, against, matrix, expected) if against else None
+    plan = Plan(tree, code, matrix, description, tuple(expected), (), listing(git, tree), base)
+    return with_jobs(plan, launches or (PAIRED_LAUNCHES if against else LAUNCHES))
+
+
+def with_jobs(plan: Plan, launches: int, *, longest_s: float = JOB_SECONDS, tier: Callable[[Expected], int] | None = None) -> Plan:
+    """The plan with its cells grouped into jobs; see `make_jobs`."""
+    digest, base = plan.tree.code_digest, None
+    if plan.base is not None:
+        digest = f"{plan.base.tree.code_digest}..{digest}"
+        base = {(e.kind, e.cell) for e in plan.base.expected}
+    jobs = make_jobs(plan.expected, plan.description.kinds, digest, launches, base, longest_s=longest_s, tier=tier)
+    return replace(plan, jobs=tuple(jobs))
 
 
 def _plan_base(workspace: Workspace, git: Git, tree: Tree, matrix: str, asked: Sequence[Expected]) -> Plan:

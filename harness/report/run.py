@@ -10,7 +10,7 @@ from typing import Any
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
-from harness.records import Cell, Record, Status
+from harness.records import OVER_BUDGET, Cell, Record, Status
 from harness.report import words
 
 LISTED = 20
@@ -29,6 +29,11 @@ class _Ended:
     status: Status
     reason: str
 
+    @property
+    def left_out(self) -> bool:
+        """Whether the run's budget of time was over before it."""
+        return self.status is Status.CANCELLED and self.reason.startswith(OVER_BUDGET)
+
     def __str__(self) -> str:
         reason = self.reason if len(self.reason) <= WIDTH else self.reason[: WIDTH - 3] + "..."
         return f"{self.cell}  {self.kind}  {self.status}" + (f": {reason}" if reason else "")
@@ -39,7 +44,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
 
     Args:
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
-            `by_status`, `required_missing`, `exit_code`.
+            `by_status`, `required_missing`, `exit_code`; of one with a budget, `required_left_out`.
         records: the run's; of a paired run, those of head.
 
     Raises:
@@ -49,13 +54,14 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     answers = index(Side(ref=run["ref"], commit=run["commit"], code_digest=run["code_digest"], records=heads, expected=None))
     ended = [_ended(Cell.parse(e["cell"]), e["kind"], answers) for e in run["expected"]]
     failed = [e for e in ended if e.status.failed]
-    undecided = [e for e in ended if e.status.undecided or e.status is Status.CANCELLED]
+    undecided = [e for e in ended if e.status.undecided or (e.status is Status.CANCELLED and not e.left_out)]
     sections = (
         _top(run),
         _section("Proved", _proved(ended)),
         _section("Failed", _list(failed, run["run_id"])),
         _section("Undecided", _list(undecided, run["run_id"])),
         _section("Not measured", _absent(ended)),
+        _section("Left out by the budget", _left_out(ended)),
         _section("Next", _next(run, ended, failed)),
         _bottom(ended, heads),
     )
@@ -118,6 +124,19 @@ def _absent(ended: Sequence[_Ended]) -> list[str]:
     ]
 
 
+def _left_out(ended: Sequence[_Ended]) -> list[str]:
+    """A line a kernel: how many cells of each kind."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in ended:
+        if one.left_out:
+            counts[one.cell.kernel][one.kind] += 1
+    width = max(map(len, counts), default=0)
+    return [
+        f"{kernel:<{width}}  {words.count(kinds.total(), 'cell')}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+        for kernel, kinds in sorted(counts.items())
+    ]
+
+
 def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_Ended]) -> list[str]:
     run_id = run["run_id"]
     absent = sorted({e.cell.device for e in ended if e.status is Status.NO_CAPACITY})
@@ -127,7 +146,12 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_End
         steps.append(f"run the first failure again: {repeat(cell, kind, run['commit'], dirty=run['dirty'])}")
     if run["required_missing"]:
         steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
-    if any(e.status.resumable and e.status is not Status.NO_CAPACITY for e in ended):
+    if cut := run.get("required_left_out"):
+        steps.append(f"required and cut by the budget: {', '.join(cut)}; resume the run, or leave --require out")
+    rest = [e for e in ended if e.status.resumable and e.status is not Status.NO_CAPACITY]
+    if rest and all(e.left_out for e in rest):
+        steps.append(f"run what was left out: harness submit --resume {run_id}")
+    elif rest:
         steps.append(f"run what was cut short: harness submit --resume {run_id}")
     if absent:
         steps.append(f"measure {', '.join(absent)}: run the same command where one is; --require NAME makes its absence an error")

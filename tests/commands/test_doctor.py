@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from harness.commands.doctor import command
 from harness.devices import health, probe
 from harness.devices.fitness import Check, Level
 from harness.devices.health import Health
+from harness.devices.history import PastLease, Stack
+from harness.devices.history_file import append_lease, history_file
 from harness.devices.probe import CannotList
 from harness.devices.table import Vendor
 from harness.dispatch.launcher import ServerLost
@@ -61,8 +64,9 @@ class Server:
 
 
 @pytest.fixture
-def machine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine in good order with `gpus` (none), whose `libraries` answer or raise."""
+def machine(workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A machine in good order with `gpus` (none), whose `libraries` answer or raise; its units have no history."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("host")))
     found = SimpleNamespace(gpus=[], libraries={"torch": TORCH, "triton": {"version": "3.6.0"}, "ray": {"version": "2.60.0"}})
 
     def ask(module: str, name: str) -> Any:
@@ -122,8 +126,8 @@ class TestTheVerb:
         lines = say(command).splitlines()
         assert "ok    gpu GPU-aaaa0000          h200: NVIDIA H200, driver 580.1" in lines
         assert "ok    torch                     2.11.0+cu130, built for CUDA 13.0, sees 1 GPU" in lines
-        assert "fit (exit code 0): 18 ok, 0 warn, 0 fail" == lines[-1]
-        assert len(lines) == 19
+        assert "fit (exit code 0): 19 ok, 0 warn, 0 fail" == lines[-1]
+        assert len(lines) == 20
 
     def test_one_that_fails_makes_the_exit_code_one(self, say: Any, doctor: Any, machine: SimpleNamespace) -> None:
         machine.driver()
@@ -131,7 +135,7 @@ class TestTheVerb:
         assert doctor()[0] == 1
         text = say(command)
         assert "fail  processes GPU-aaaa0000    others compute on it: 7; do: wait until they have ended, or take another GPU" in text
-        assert "not fit to measure (exit code 1): 17 ok, 0 warn, 1 fail" in text
+        assert "not fit to measure (exit code 1): 18 ok, 0 warn, 1 fail" in text
 
     def test_a_driver_that_hangs_is_a_line_and_the_rest_is_checked(self, doctor: Any, machine: SimpleNamespace) -> None:
         machine.driver()
@@ -185,6 +189,48 @@ class TestLibraries:
         assert (1, "fail", "ok") == (code, found["ray"][0], found["launch"][0])
         monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None)
         assert ("ok", "not installed; only a fleet needs it (the extra `fleet`)") == doctor()[1]["ray"][:2]
+
+
+class TestHistory:
+    @pytest.fixture
+    def history(self, doctor: Any, machine: SimpleNamespace) -> Callable[[], tuple[str, str, str]]:
+        """The line of the GPU's history."""
+        machine.gpus = [H200]
+        return lambda: doctor()[1]["history GPU-aaaa0000"]
+
+    def append(self, *canaries: tuple[float, float], hour: int = 12, torch: str = "2.11.0", of: int = 1) -> None:
+        """Leases, a minute apart; `of` of them are a run."""
+        for minute, (arithmetic, copy) in enumerate(canaries):
+            when = f"2026-01-31T{hour}:{minute:02}:00.000000+00:00"
+            append_lease(
+                H200.uuid, PastLease(when, f"r{hour}.{minute // of}", Stack("canary/1", "580.1", torch, "3.6.0"), arithmetic, copy)
+            )
+
+    def test_of_a_new_unit_says_from_when_on_it_counts(self, history: Any) -> None:
+        assert ("ok", "no run yet; a canary is held against the last ones from 3 on", "") == history()
+        self.append((50.0, 800.0))
+        assert history()[1].startswith("canaries of the last run on one stack: arithmetic 50 us (spread 0.0%), copy 800 us (0.0%); ")
+
+    def test_is_that_of_the_stack_used_last(self, history: Any) -> None:
+        self.append((50.0, 800.0), (51.0, 800.0), (49.0, 820.0), hour=13)
+        self.append(*[(70.0, 900.0)] * 4, hour=12, torch="2.10.0")
+        assert ("ok", "canaries of the last 3 runs on one stack: arithmetic 50 us (spread 4.0%), copy 800 us (2.5%)", "") == history()
+
+    def test_counts_runs_not_their_leases(self, history: Any) -> None:
+        self.append(*[(50.0, 800.0)] * 4, of=2)
+        assert history()[1].startswith("canaries of the last 2 runs on one stack: ")
+        assert history()[1].endswith("; a canary is held against the last ones from 3 on")
+
+    def test_that_cannot_be_read_is_a_warning(self, history: Any) -> None:
+        history_file(H200.uuid).mkdir()
+        level, found, do = history()
+        assert ("warn", True) == (level, "cannot be read: it is no file; no canary is held against it" in found)
+        assert "make it readable and writable for every user, or remove it" == do
+
+    def test_that_cannot_be_written_is_a_warning(self, history: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(host.os, "access", lambda path, mode: not (str(path).startswith(tempfile.gettempdir()) and mode == os.W_OK))
+        level, found, _ = history()
+        assert ("warn", True) == (level, found.endswith("cannot be written"))
 
 
 class TestHost:

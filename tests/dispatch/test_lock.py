@@ -1,11 +1,12 @@
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 
-from harness.dispatch import lock
 from harness.dispatch.lock import lock_file, unit_lock
 from harness.errors import Undecided
 
@@ -21,7 +22,7 @@ with unit_lock(sys.argv[1], threading.Event()):
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
@@ -74,8 +75,8 @@ def test_a_lock_file_that_is_there_is_opened_without_creating_it(monkeypatch):
     with unit_lock(UUID, threading.Event()):
         pass
     assert 0o666 == lock_file(UUID).stat().st_mode & 0o777
-    opened, real = [], lock.os.open
-    monkeypatch.setattr(lock.os, "open", lambda path, flags, *mode: opened.append(flags) or real(path, flags, *mode))
+    opened, real = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, *mode: opened.append(flags) or real(path, flags, *mode))
     with unit_lock(UUID, threading.Event()):
         pass
-    assert [False] == [bool(flags & lock.os.O_CREAT) for flags in opened]
+    assert [False] == [bool(flags & os.O_CREAT) for flags in opened]

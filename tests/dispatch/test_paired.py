@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.dispatch.run import torn
+from harness.dispatch.blocks import torn
 from harness.plan.jobs import ABBA, Job, Turn
 from harness.records import Cell, Record
 

@@ -53,7 +53,7 @@ class TestM14:
         }
         return us, builds
 
-    def test_a_slower_time_names_the_configuration_that_was_chosen_instead(self, record, side, built) -> None:
+    def test_m14_a_slower_time_names_the_configuration_that_was_chosen_instead(self, record, side, built) -> None:
         us, builds = built
         base, head = launches(record, us["base"], us["head"], base=builds["base"], head=builds["head"])
         finding = timed(judge(side("base", *base), side("head", *head)))
@@ -63,7 +63,7 @@ class TestM14:
         shown = [(r["config"], r["chosen"], r["ratio"], r["absent"]) for r in finding.why["same_configuration"]]
         assert [(["A"], [6, 0], None, "no launch of head chose A"), (["B"], [0, 6], None, "no launch of base chose B")] == shown
 
-    def test_launches_that_chose_alike_show_that_the_code_is_as_fast(self, record, side, built) -> None:
+    def test_m14_launches_that_chose_alike_show_that_the_code_is_as_fast(self, record, side, built) -> None:
         us, builds = built
         base, slow = launches(record, us["base"], us["head"], base=builds["base"], head=builds["head"])
         _, same = launches(record, us["base"], us["base"], head=builds["base"])
@@ -85,7 +85,7 @@ class TestM14:
 class TestM26:
     EXPECTED = "same class of machine; one-sided alarm"
 
-    def test_readings_of_a_machine_are_no_class_of_machine(self, record, side) -> None:
+    def test_m26_readings_of_a_machine_are_no_class_of_machine(self, record, side) -> None:
         first, second = given("m26")["machine_field"]
         base, head = launches(
             record, 100.0, 100.0, base={"environment": {"memory_bytes": first}}, head={"environment": {"memory_bytes": second}}
@@ -94,7 +94,7 @@ class TestM26:
         assert self.EXPECTED == CASES["m26"]["expected"]
         assert (Verdict.UNCHANGED, Reason.WITHIN_LIMITS) == (finding.verdict, finding.reason)
 
-    def test_findings_of_one_sign_alone_mark_the_run(self, record, side) -> None:
+    def test_m26_findings_of_one_sign_alone_mark_the_run(self, record, side) -> None:
         worse, better = (int(part.split()[0]) for part in given("m26")["findings"].split(", "))
         cells = [launches(record, 100.0, 105.0, cell=f"k{n}/fused/M=1,dtype=bf16@h200") for n in range(worse)]
         assert 0 == better

@@ -117,6 +117,29 @@ def test_a_stopped_run_says_how_to_go_on() -> None:
     assert "harness submit --resume 20260131T235959-1f2e3d" in text
 
 
+def test_what_a_budget_left_out_is_counted_by_kernel_and_kind_and_is_not_undecided() -> None:
+    over = [record(cell, kind, "cancelled", "budget: over") for kind in ("correctness", "latency") for cell in cells("h200", 2)]
+    over.append(record("add/fused/N=1,dtype=bf16@h200", "latency", "cancelled", "budget: over"))
+    done = [record(cell, "correctness") for cell in cells("cpu", 1)]
+    text = render_run(run_of([*done, *over], 0), [*done, *over])
+    assert "Left out by the budget\n  add   1 cell: latency 1\n  norm  4 cells: correctness 2, latency 2\n" in text
+    assert "run what was left out: harness submit --resume 20260131T235959-1f2e3d" in text
+    assert "Undecided" not in text
+
+
+def test_a_run_that_was_stopped_under_a_budget_names_what_was_stopped() -> None:
+    (cell, over) = cells("cpu", 2)
+    records = [record(cell, "correctness", "cancelled", "the run was stopped"), record(over, "correctness", "cancelled", "budget: over")]
+    text = render_run(run_of(records, 130), records)
+    assert f"Undecided\n  {cell}  correctness  cancelled: the run was stopped\n" in text
+    assert "run what was cut short: harness submit --resume" in text
+
+
+def test_a_required_device_that_the_budget_cut_is_named() -> None:
+    records = [record(cell, "latency", "cancelled", "budget: over") for cell in cells("h200", 1)]
+    assert "required and cut by the budget: h200;" in render_run(run_of(records, 3, required_left_out=["h200"]), records)
+
+
 def test_the_base_arm_of_a_paired_run_is_not_heads() -> None:
     (cell,) = cells("cpu", 1)
     head, base = record(cell, "correctness"), record(cell, "correctness", "wrong", arm="base")

@@ -18,6 +18,7 @@ from harness.dispatch.ray.ledger import Assignment, Ledger
 from harness.dispatch.ray.messages import Settings, context_to_json, job_to_json
 from harness.errors import Undecided
 from harness.plan.jobs import Job
+from harness.plan.matrix import INTERPRETER
 
 CONNECT_S = 90.0
 """A head that is started for a run takes seconds, on a busy machine many."""
@@ -63,13 +64,15 @@ class RayDispatcher:
         return self._nodes
 
     def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
-        """Units of each device in the cluster, busy ones included; of the interpreter, cores.
+        """Units of each device in the cluster, busy ones included; of the interpreter, cores, as far as they may be used.
 
         Raises:
             Undecided: as `nodes`.
         """
         names = [f.name for f in dataclasses.fields(FleetNode)]
-        return capacity([FleetNode(**{name: node[name] for name in names}) for node in self.nodes()], devices)
+        found = capacity([FleetNode(**{name: node[name] for name in names}) for node in self.nodes()], devices)
+        slots = self.settings.slots
+        return found if slots is None else {d: min(n, slots) if d == INTERPRETER else n for d, n in found.items()}
 
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
         """Send code and jobs to the driver.
@@ -86,7 +89,8 @@ class RayDispatcher:
             file = Path(self._home.name) / f"{arms[arm]}.tar"
             file.write_bytes(tar)
             files[arms[arm]] = str(file)
-        driver.send({"op": "run", "context": context_to_json(context, arms), "tars": files})
+        budget = context.allowance.to_json() if context.allowance else None
+        driver.send({"op": "run", "context": context_to_json(context, arms), "tars": files, "budget": budget})
         for one in self._ledger.assignments:
             driver.send(_assign(one))
 

@@ -28,8 +28,9 @@ from harness.dispatch.ray.fleet import FleetNode, read_nodes, resource_of, units
 from harness.dispatch.ray.ledger import Assignment
 from harness.dispatch.ray.messages import Settings, job_from_json, line, read_line
 from harness.dispatch.ray.schedule import Seat, give, hopeless, wanted
-from harness.dispatch.worker import without_gpu
 from harness.errors import HarnessError
+from harness.plan.budget import Allowance
+from harness.plan.jobs import without_gpu
 from harness.records import Status
 
 TICK_S = 0.1
@@ -59,6 +60,7 @@ class Driver:
         self._dying: list[tuple[Seat, str, float]] = []
         self._idle_since: dict[str | None, float] = {}
         self._cancelled: float | None = None
+        self._allowance: Allowance | None = None
 
     def run(self) -> None:
         """Work until the command line closes its end.
@@ -110,11 +112,14 @@ class Driver:
 
         tars = {digest: ray.put(Path(file).read_bytes()) for digest, file in message["tars"].items()}
         self.pool = Pool(Code(json.dumps(message["context"]).encode(), tars))
+        if message["budget"] is not None:
+            self._allowance = Allowance.from_json(message["budget"])
 
     def _seat(self) -> None:
         """Give out work, open seats for what waits, and say what waits in vain."""
         if self.pool is None:
             return
+        self._refuse()
         for one, seat in list(give(self.waiting, self.pool.seats, self.nodes)):
             self.waiting.remove(one)
             self.pool.give(next(hand for hand in self.pool.hands if hand.seat is seat), one)
@@ -126,6 +131,12 @@ class Driver:
             if found := hopeless(one, self.ever, self.nodes):
                 self._fail(one, *found)
         self._expire()
+
+    def _refuse(self) -> None:
+        """Let jobs go that the run's budget has no time for any more."""
+        for one in list(self.waiting):
+            if self._allowance is not None and (reason := self._allowance.refusal(one.job)):
+                self._fail(one, Status.CANCELLED, reason)
 
     def _expire(self) -> None:
         """Let jobs go whose device has done nothing for this run for too long: somebody else holds it."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.dispatch.protocol import CellDone, Event, JobDone, RunContext
+from harness.dispatch.blocks import Answer, torn
+from harness.dispatch.protocol import CellDone, Event, JobDone, LeftOut, RunContext
 from harness.dispatch.ray.messages import BadMessage, cell_from_text
-from harness.dispatch.run import Answer, torn
 from harness.dispatch.stamp import Place, failure
-from harness.plan.jobs import Job
+from harness.plan.jobs import Job, narrowed
 from harness.records import Cell, Record, Status
 
 RETRIES = 2
@@ -107,6 +107,10 @@ class Ledger:
         reason, status = str(message.get("reason")), Status.INFRA
         if message.get("status") in (Status.NO_CAPACITY, Status.QUEUE_TIMEOUT):
             status = Status(str(message.get("status")))
+        if message.get("status") == Status.CANCELLED and not one.lost:
+            one.ended = True
+            yield LeftOut(one.whole, reason)
+            return
         if one.lost:
             status, reason = Status.INFRA, f"{one.lost}; tried again: {reason}"
         yield from self._rest(one, status, reason)
@@ -139,4 +143,4 @@ def _left(one: _Job) -> Job:
     for turn in job.turns:
         cells = [c for c in turn.cells if (job.kind, c, turn.arm, turn.position) not in answers and (turn.arm, c) not in spoilt]
         turns += [replace(turn, cells=tuple(cells))] if cells else []
-    return replace(job, turns=tuple(turns))
+    return narrowed(job, turns)

@@ -1,6 +1,6 @@
 """What the command line, the driver and the workers say to each other: JSON, one object a line. Data only; nothing is unpickled.
 
-To the driver      {"op": "run", context}, {"op": "job", job, attempt, not_on}, {"op": "cancel"}
+To the driver      {"op": "run", context, tars, budget}, {"op": "job", job, attempt, not_on}, {"op": "cancel"}
 From the driver    {"event": "fleet" | "refused" | "cell" | "done" | "lost" | "failed" | "ended" | "beat", ...}
 """
 

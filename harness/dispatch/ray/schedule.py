@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from harness.dispatch.ray.fleet import FleetNode, hosts_for, units_of
 from harness.dispatch.ray.ledger import Assignment
-from harness.dispatch.worker import without_gpu
+from harness.plan.jobs import without_gpu
 from harness.records import Status
 
 CORES = 16
@@ -137,12 +137,15 @@ def _may(one: Assignment, seat: Seat, nodes: Sequence[FleetNode]) -> bool:
 def _disturbs(
     one: Assignment, seat: Seat, taken: dict[Seat, Assignment], waiting: Sequence[Assignment], nodes: Sequence[FleetNode]
 ) -> bool:
-    """Whether a job would disturb a measurement on the seat's host, or be disturbed there."""
+    """Whether a job would disturb a measurement on the seat's host, or be disturbed there, or take it from one of a lower tier."""
     node = seat.node
     if node is None or not node.measures:
         return False
     beside = [job for other, job in taken.items() if other.node is not None and other.node.name == node.name]
     if without_gpu(one.job):
-        return any(not without_gpu(b.job) for b in beside)
-    coming = [w for w in waiting if without_gpu(w.job) and node.node_id in {n.node_id for n in hosts_for(w.job.device, nodes, w.not_on)}]
-    return bool(coming) or any(without_gpu(b.job) for b in beside)
+        before = [w for w in waiting if w.job.tier < one.job.tier and not without_gpu(w.job)]
+        due = any(node.node_id in {n.node_id for n in units_of(w.job.device, nodes, w.not_on)} for w in before)
+        return due or any(not without_gpu(b.job) for b in beside)
+    hosted = [w for w in waiting if w.job.tier <= one.job.tier and without_gpu(w.job)]
+    coming = any(node.node_id in {n.node_id for n in hosts_for(w.job.device, nodes, w.not_on)} for w in hosted)
+    return coming or any(without_gpu(b.job) for b in beside)

@@ -24,9 +24,9 @@ from harness.dispatch.ray.code import Shipped, engine_digest, unpack
 from harness.dispatch.ray.folder import NodeFolder
 from harness.dispatch.ray.messages import BadMessage, cell_to_text, context_from_json, job_from_json
 from harness.dispatch.stamp import Place, failure
-from harness.dispatch.worker import Servers, UnitWorker, without_gpu
+from harness.dispatch.worker import Servers, UnitWorker
 from harness.errors import HarnessError
-from harness.plan.jobs import Job, Turn
+from harness.plan.jobs import Job, Turn, without_gpu
 from harness.plan.matrix import INTERPRETER
 from harness.records import Cell, Status
 

@@ -1,4 +1,8 @@
-"""Canaries: a fixed piece of arithmetic and a fixed copy, timed before, between and after arms. If they move, the unit did."""
+"""Canaries: a fixed piece of arithmetic and a fixed copy, timed before, between and after arms. If they move, the unit did.
+
+A lease's first is held against earlier runs on the unit too (`harness.devices.history`), within one version of their method: where a
+change here makes them take another time, CANARY_METHOD gets another version.
+"""
 
 from __future__ import annotations
 

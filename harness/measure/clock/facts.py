@@ -1,4 +1,4 @@
-"""What launches of one lease find out about the unit and hand on: ceilings, floors, and proofs that rings are cold."""
+"""What launches of one run find out about a unit and hand on: ceilings, floors, proofs that rings are cold, and canaries."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ class RingProof:
 
 @dataclass
 class LeaseFacts:
-    """Facts that hold for one unit during one lease. They are plain data, so that one launch can hand them to the next.
+    """Facts about one unit. They are plain data, so that one launch can hand them to the next.
+
+    All but the canaries hold for the whole run: its leases of the unit share them, and what one has measured no other measures again.
+    Canaries are of one lease: each begins without any.
 
     Args:
         clock: the clock's tick and floors.
         ceilings: the unit's own bandwidth.
         floors: by the grids of a call.
         rings: by cell.
-        canaries: in the order taken, the lease's first launch first.
+        canaries: those of the lease in hand in the order taken: before and after each launch that has handed on what it found.
     """
 
     clock: ClockFloors | None = None

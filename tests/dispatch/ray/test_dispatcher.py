@@ -1,15 +1,19 @@
 """The command line's side, with a driver that says what it is told to."""
 
+import dataclasses
 import subprocess
 import sys
+import time
 
 import pytest
 
 import harness.dispatch.ray.dispatcher as module
+from harness.dispatch.protocol import LeftOut
 from harness.dispatch.ray.child import DriverGone, DriverProcess, driver_environment
 from harness.dispatch.ray.dispatcher import RayDispatcher
 from harness.dispatch.ray.messages import Settings
 from harness.errors import Undecided
+from harness.plan.budget import Allowance
 
 NODE = {"node_id": "1", "name": "node", "address": "", "device": "h200", "simulated": False, "alive": True, "units": 2, "cpus": 4}
 
@@ -56,6 +60,29 @@ def test_ray_is_never_imported_by_the_command_line():
 
 def test_capacity_is_what_the_nodes_offer(dispatcher):
     assert {"h200": 2, "b200": 0, "cpu": 4} == dispatcher().capacity(["h200", "b200", "cpu"])
+
+
+def test_capacity_without_a_gpu_is_no_more_than_the_slots(dispatcher):
+    made = dispatcher()
+    made.settings = dataclasses.replace(made.settings, slots=3)
+    assert {"h200": 2, "cpu": 3} == made.capacity(["h200", "cpu"])
+
+
+def test_the_budget_goes_along_as_seconds_that_are_left(dispatcher, context, make_job):
+    made = dispatcher()
+    made.capacity(["cpu"])
+    made.submit(dataclasses.replace(context, allowance=Allowance(60.0, time.monotonic() - 20.0)), [make_job()])
+    sent = made.fake.sent[0]["budget"]
+    assert (60.0, pytest.approx(40.0, abs=2.0)) == (sent["seconds"], sent["left_s"])
+
+
+def test_a_job_that_the_budget_left_out_is_an_event(dispatcher, context, make_job):
+    job = make_job(cells=1)
+    made = dispatcher({"event": "failed", "job": job.job_id, "attempt": 1, "status": "cancelled", "reason": "budget: over"})
+    made.capacity(["cpu"])
+    made.submit(context, [job])
+    assert [LeftOut(job, "budget: over")] == list(made.events())
+    assert None is made.fake.sent[0]["budget"]
 
 
 def test_a_cluster_that_may_not_be_used_is_said_in_three_parts(dispatcher):

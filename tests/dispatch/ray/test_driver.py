@@ -2,7 +2,7 @@
 
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -13,6 +13,7 @@ from harness.dispatch.ray.fleet import FleetNode
 from harness.dispatch.ray.ledger import Assignment
 from harness.dispatch.ray.messages import Settings, read_line
 from harness.dispatch.ray.schedule import Seat
+from harness.plan.budget import Allowance
 
 GPU = FleetNode("1", "gpu", "127.0.0.2", "h200", False, True, 1, 4)
 HELLO = {"node_id": "1", "harness": harness.__version__, "engine": engine_digest(), "problem": None}
@@ -103,6 +104,19 @@ def test_a_worker_that_is_not_what_it_should_be_gets_nothing_and_its_jobs_end(dr
     (failed,) = said(driver)
     assert ("failed", job.job_id, "infra") == (failed["event"], failed["job"], failed["status"])
     assert failed["reason"].startswith(reason)
+
+
+def test_a_job_that_the_budget_has_no_time_for_ends_and_a_shorter_one_is_given(driver, make_job):
+    driver._allowance = Allowance.starting_now(9.0)
+    long, short = make_job("h200", job_id="long"), replace(make_job("h200", job_id="short"), expected_s=5.0)
+    driver.waiting.append(Assignment(long))
+    hand = seated(driver, short)
+    (failed,) = said(driver)
+    assert ("failed", "long", "cancelled") == (failed["event"], failed["job"], failed["status"])
+    assert failed["reason"].startswith("budget: about 10 s by the plan")
+    driver._allowance = Allowance(9.0, time.monotonic() - 10.0)
+    driver._seat()
+    assert short == hand.seat.now.job  # what was started is never cut short
 
 
 @pytest.mark.parametrize(("alive", "blame"), [(True, "worker_lost"), (False, "node_lost")])

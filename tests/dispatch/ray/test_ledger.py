@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.dispatch.protocol import CellDone, JobDone
+from harness.dispatch.protocol import CellDone, JobDone, LeftOut
 from harness.dispatch.ray.ledger import Assignment, Ledger
 from harness.plan.jobs import Turn
 from harness.records import Status
@@ -39,6 +39,34 @@ def test_a_lost_job_is_tried_again_elsewhere_with_the_cells_that_are_left(contex
     (again,) = ledger.take(lost(job))
     assert isinstance(again, Assignment)
     assert (2, ("a",), job.cells[1:]) == (again.attempt, again.not_on, again.job.turns[0].cells)
+
+
+def refused(job, attempt=1):
+    return {"event": "failed", "job": job.job_id, "attempt": attempt, "status": "cancelled", "reason": "budget: over"}
+
+
+def test_a_job_that_the_budget_refused_is_left_out(context, make_job):
+    job = make_job(cells=2)
+    ledger = Ledger(context, [job])
+    assert [LeftOut(job, "budget: over")] == list(ledger.take(refused(job)))
+    assert [] == ledger.assignments
+
+
+def test_one_that_was_lost_before_the_budget_refused_it_is_infrastructures_fault(context, make_job, says):
+    job = make_job(cells=2)
+    ledger = Ledger(context, [job])
+    list(ledger.take(says(job, 0)))
+    list(ledger.take(lost(job)))
+    cell, _done = ledger.take(refused(job, attempt=2))
+    assert ("infra", "worker_lost: a: died; tried again: budget: over") == (cell.records[0].status, cell.records[0].reason)
+
+
+def test_what_is_left_of_a_job_is_expected_to_take_less(context, make_job, says):
+    job = make_job(cells=4)
+    ledger = Ledger(context, [job])
+    list(ledger.take(says(job, 0)))
+    (again,) = ledger.take(lost(job))
+    assert (10.0, 7.5) == (job.expected_s, again.job.expected_s)
 
 
 def test_what_a_fenced_attempt_still_sends_is_dropped_and_counted(context, make_job, says):

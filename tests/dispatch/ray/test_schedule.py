@@ -1,5 +1,7 @@
 """Who gets which job, and which workers are wanted for what waits."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.dispatch.ray.fleet import FleetNode
@@ -22,6 +24,10 @@ def job(make_job):
         return Assignment(make_job(device, on=on, job_id=f"{on}-{device}-{kwargs.pop('name', 0)}"), **kwargs)
 
     return make
+
+
+def tiered(one, tier):
+    return replace(one, job=replace(one.job, tier=tier))
 
 
 def seated(seat_device, on, **kwargs):
@@ -66,6 +72,18 @@ class TestGive:
         unit = seated("h200", GPU)
         timing = job("h200")
         assert [(timing, unit)] == list(give([timing, job("h200", "host")], [unit], [GPU, PLAIN]))
+
+    def test_a_gpu_does_not_wait_for_what_is_compiled_later_and_that_waits_for_it(self, job):
+        unit, core = seated("h200", GPU), seated(None, GPU)
+        compiling, timing = tiered(job("h200", "host"), 2), job("h200")
+        assert [(timing, unit)] == list(give([timing, compiling], [unit, core], [GPU]))
+        unit.ready = False
+        assert [] == list(give([timing, compiling], [unit, core], [GPU]))
+        assert [(compiling, core)] == list(give([compiling], [unit, core], [GPU]))
+
+    def test_a_host_that_measures_nothing_compiles_for_later_at_once(self, job):
+        core, later = seated(None, PLAIN), tiered(job("h200", "host"), 2)
+        assert [(later, core)] == list(give([job("h200"), later], [core], [GPU, PLAIN]))
 
     def test_a_simulated_unit_is_disturbed_by_nothing(self, job):
         unit, core = seated("b200", SIM), seated(None, SIM, now=job("b200", "host"))

@@ -15,6 +15,12 @@ from harness.plan.jobs import Turn
 
 
 @pytest.fixture(autouse=True)
+def _not_abandoned(monkeypatch):
+    """Nobody asks these stations for long: a minute later they would end the process, which here is that of all tests."""
+    monkeypatch.setattr(Station, "_end_when_abandoned", lambda self: None)
+
+
+@pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 

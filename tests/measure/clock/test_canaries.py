@@ -1,9 +1,12 @@
+import hashlib
+import inspect
 import json
 
 import pytest
 from toys import session_on
 
-from harness.measure.clock import LeaseFacts
+from harness.devices.history import CANARY_METHOD, PastLease, Stack, departure, usual_of
+from harness.measure.clock import LeaseFacts, canaries, probe_kernels
 from harness.measure.clock.canaries import take_canary
 
 
@@ -39,3 +42,30 @@ def test_a_unit_that_moved_within_its_lease_spoils_the_launch():
 def test_a_unit_that_stands_still_spoils_nothing():
     session = after(1.0)
     assert (None, 2) == (session.fault, len(session.facts.canaries))
+
+
+PINNED = {"canary/1": "741b770689799875"}
+"""By method: a digest of what it runs."""
+
+
+def test_what_the_canaries_run_is_named_by_their_method():
+    kernels = [getattr(probe_kernels, name).fn for name in ("arithmetic_kernel", "copy_kernel")]
+    sources = [inspect.getsource(code) for code in (*kernels, probe_kernels.TritonProbes.arithmetic, take_canary)]
+    sizes = (
+        probe_kernels.BLOCKS[0],
+        probe_kernels.ARITHMETIC_BLOCKS,
+        probe_kernels.ARITHMETIC_STEPS,
+        canaries.COPY_CACHES,
+        canaries.SAMPLES,
+        canaries.REPLAYS_A_SAMPLE,
+    )
+    found = hashlib.sha256("".join([*sources, repr(sizes)]).encode()).hexdigest()[:16]
+    assert PINNED[CANARY_METHOD] == found, "where canaries take another time now, give CANARY_METHOD another version; else pin this"
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(1.0, False), (1.03, False), (1.4, True), (0.7, True)])
+def test_a_unit_that_moved_since_its_last_runs_shows_in_its_first_canary(factor, refused):
+    stack = Stack(CANARY_METHOD, None, "2.11.0", "3.6.0")
+    before, now = take_canary(session_on()), take_canary(session_on(slowdown=lambda replays: factor))
+    past = [PastLease(f"2026-01-31T12:00:0{run}", f"r{run}", stack, before.arithmetic_us, before.copy_us) for run in range(3)]
+    assert refused == (departure(usual_of(past, stack, "2026-02-01"), now.arithmetic_us, now.copy_us) is not None)

@@ -1,0 +1,103 @@
+"""What a change touches: the kernels whose file, or a file it imports, differs between two trees, and the kinds whose job file does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from harness.authoring.workspace import Workspace
+from harness.plan.describe import Description
+from harness.records import Cell, Expected
+
+JOBS, MATRIX, SETTINGS = "jobs", "jobs/matrix.toml", "pyproject.toml"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs between base's code and head's.
+
+    Args:
+        kernels: names of the kernels whose own code differs.
+        kinds: names of the kinds whose job file differs.
+        proved: cells whose binaries, grids, configurations and launcher code are known to be equal on both sides.
+    """
+
+    kernels: frozenset[str]
+    kinds: frozenset[str]
+    proved: frozenset[Cell] = frozenset()
+
+    def affects(self, one: Expected) -> bool:
+        """Whether the answer for a cell may have changed."""
+        return one.kind in self.kinds or (one.cell.kernel in self.kernels and one.cell not in self.proved)
+
+
+def change(what: Description, code: Workspace, base: Mapping[str, str], head: Mapping[str, str], proved: Collection[Cell] = ()) -> Change:
+    """What differs between two trees.
+
+    Args:
+        what: head's description.
+        code: head's code, on disk.
+        base, head: path below the workspace -> git blob id, as `trees.listing` gives them.
+        proved: see Change.
+    """
+    differing = {path for path in {*base, *head} if base.get(path) != head.get(path)} - {MATRIX, SETTINGS}
+    of_jobs = {path for path in differing if PurePosixPath(path).parts[0] == JOBS}
+    rest = differing - of_jobs
+    roots = _roots(code)
+    every = _any_other(rest)
+    kernels = {k.name for k in what.kernels if every or rest & _reached(k.file, code.root, roots)}
+    own = {f"{JOBS}/{kind.file}": kind.name for kind in what.kinds}
+    shared = of_jobs - set(own)
+    kinds = {name for path, name in own.items() if shared or path in of_jobs}
+    return Change(frozenset(kernels), frozenset(kinds), frozenset(proved))
+
+
+def _any_other(paths: Collection[str]) -> bool:
+    """Whether a file differs that no import shows, such as data: any kernel may read it."""
+    return any(PurePosixPath(path).suffix != ".py" for path in paths)
+
+
+def _roots(code: Workspace) -> tuple[PurePosixPath, ...]:
+    """Folders below the workspace from which absolute imports of its own files start (see authoring.catalogue)."""
+    sources = [PurePosixPath(source) for source in code.sources]
+    return tuple(dict.fromkeys([PurePosixPath(), *sources, *(source.parent for source in sources)]))
+
+
+def _reached(file: str, root: Path, roots: Sequence[PurePosixPath]) -> set[str]:
+    """A kernel's file and every file that it may import, again and again; files that are not there any more count too."""
+    found: set[str] = set()
+    waiting = [PurePosixPath(file)]
+    while waiting:
+        path = waiting.pop()
+        if str(path) in found:
+            continue
+        found.add(str(path))
+        if (root / path).is_file():
+            waiting += _imports(path, (root / path).read_text(encoding="utf-8", errors="replace"), roots)
+    return found
+
+
+def _imports(path: PurePosixPath, text: str, roots: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # no module after all, else the kernel could not have been described
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(roots, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            starts = roots if not node.level else (path.parents[min(node.level, len(path.parents)) - 1],)
+            for alias in node.names:
+                yield from _files(starts, [*(node.module or "").split("."), alias.name] if node.module else [alias.name])
+
+
+def _files(starts: Sequence[PurePosixPath], parts: Sequence[str]) -> Iterator[PurePosixPath]:
+    """The files that may be `a.b.c`: importing one imports its packages, and its last part may be a name in a module."""
+    for start in starts:
+        for n in range(1, len(parts) + 1):
+            module = start.joinpath(*parts[:n])
+            yield module.with_suffix(".py")
+            yield module / "__init__.py"

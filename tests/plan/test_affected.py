@@ -1,0 +1,102 @@
+"""What a change touches: which kernels and kinds of head may answer otherwise than base."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.authoring.workspace import read_workspace
+from harness.plan.affected import change
+from harness.plan.describe import CaseInfo, Description, KernelInfo, KindInfo
+from harness.records import Cell, Expected
+
+CASES = [CaseInfo("N=1,dtype=fp32", [])]
+FILES = {
+    "pyproject.toml": '[tool.harness]\nsources = ["src", "team"]\n',
+    "kernels/add.py": "from kernels._lib.rows import rows\nimport torch\n",
+    "kernels/mul.py": "def late():\n    import ops.fast\n",
+    "kernels/pow.py": "import team\n",
+    "kernels/_lib/__init__.py": "",
+    "kernels/_lib/rows.py": "from . import bits\n",
+    "kernels/_lib/bits.py": "",
+    "src/ops/__init__.py": "",
+    "src/ops/fast.py": "",
+    "team/__init__.py": "from .deep import x\n",
+    "team/deep.py": "",
+    "jobs/latency.py": "",
+    "jobs/static.py": "",
+    "jobs/conftest.py": "",
+    "jobs/matrix.toml": "",
+}
+
+
+def description():
+    kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in ("add", "mul", "pow")]
+    return Description(kernels, [KindInfo(n, f"{n}.py", "unit", 1.0, 60.0, False, []) for n in ("latency", "static")])
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Names of the kernels and kinds that are touched where these files have other content at base, or are not there."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def of(*paths, proved=()):
+        head = dict.fromkeys(FILES, "1")
+        base = {path: "0" if path in paths else "1" for path in {*FILES, *paths}}
+        return change(description(), read_workspace(tmp_path), base, head, proved)
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("path", "kernels"),
+    [
+        ("kernels/add.py", {"add"}),
+        ("kernels/_lib/rows.py", {"add"}),
+        ("kernels/_lib/bits.py", {"add"}),
+        ("kernels/_lib/__init__.py", {"add"}),
+        ("src/ops/fast.py", {"mul"}),
+        ("src/ops/__init__.py", {"mul"}),
+        ("team/deep.py", {"pow"}),
+        ("kernels/_lib/unused.py", set()),
+        ("kernels/_lib/table.json", {"add", "mul", "pow"}),
+        ("pyproject.toml", set()),
+    ],
+    ids=["itself", "import", "import's import", "package", "source", "source's package", "package source", "unused", "data", "settings"],
+)
+def test_a_kernel_is_touched_by_its_file_and_what_that_imports(changed, path, kernels):
+    assert (kernels, frozenset()) == (changed(path).kernels, changed(path).kinds)
+
+
+@pytest.mark.parametrize(
+    ("path", "kinds"),
+    [
+        ("jobs/latency.py", {"latency"}),
+        ("jobs/conftest.py", {"latency", "static"}),
+        ("jobs/_shared.py", {"latency", "static"}),
+        ("jobs/matrix.toml", set()),
+    ],
+    ids=["its file", "conftest", "shared", "the matrix"],
+)
+def test_a_kind_is_touched_by_its_job_file_and_what_jobs_share(changed, path, kinds):
+    assert (frozenset(), kinds) == (changed(path).kernels, changed(path).kinds)
+
+
+def test_a_file_that_head_no_longer_has_touches_who_imports_it(changed, tmp_path):
+    (tmp_path / "kernels/mul.py").write_text("import kernels._lib.gone\n")
+    assert {"mul"} == changed("kernels/_lib/gone.py").kernels
+
+
+def test_equal_code_touches_nothing(changed):
+    assert (frozenset(), frozenset()) == (changed().kernels, changed().kinds)
+
+
+def test_a_cell_with_equal_binaries_is_not_affected_but_by_its_job_file(changed):
+    cell = Cell("add", "fast", CASES[0].case, "h200")
+    one = Expected(cell, "latency")
+    assert changed("kernels/add.py").affects(one)
+    assert not changed("kernels/add.py", proved={cell}).affects(one)
+    assert changed("kernels/add.py", proved={cell}).affects(replace(one, cell=replace(cell, device="a10g")))
+    assert changed("kernels/add.py", "jobs/latency.py", proved={cell}).affects(one)
+    assert not changed("jobs/latency.py").affects(replace(one, kind="static"))
