@@ -129,12 +129,16 @@ def check_doubling(us: float, doubled_us: float, limit: float) -> float:
     return change
 
 
-def check_phases(step_us: float, phase_us: Sequence[float], tolerance: float) -> None:
+def check_phases(steps_us: Sequence[float], phase_us: Sequence[float], tolerance: float) -> None:
     """Reconcile the phases of a cycle, timed alone, with the step of the whole cycle.
 
+    Args:
+        steps_us: the step before the phases were timed, and after them where that was asked.
+
     Raises:
-        InvalidTiming: phases, where their mean is more than `tolerance` away from it.
+        InvalidTiming: phases, where their mean is more than `tolerance` away from all of these and from what lies between.
     """
     mean = sum(phase_us) / len(phase_us)
-    if not abs(mean - step_us) <= tolerance * step_us:
-        raise InvalidTiming(Reason.PHASES, f"a step of the cycle takes {step_us:.4g} us, the mean of its phases is {mean:.4g} us")
+    if not min(steps_us) * (1 - tolerance) <= mean <= max(steps_us) * (1 + tolerance):
+        steps = " and then ".join(f"{us:.4g}" for us in steps_us)
+        raise InvalidTiming(Reason.PHASES, f"a step of the cycle takes {steps} us, the mean of its phases is {mean:.4g} us")

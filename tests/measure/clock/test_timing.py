@@ -336,6 +336,15 @@ def test_phases_that_do_not_add_up_to_the_cycle_are_caught():
     assert reason_of(readings) == "phases"
 
 
+def test_a_unit_that_slows_down_meanwhile_leaves_the_phases_what_they_are():
+    """As at the power cap: the cycle is timed at full speed, its phases and the cycle after them are not."""
+    readings, session = measured(CYCLE, cost_us=phase_cost)
+    after = session.device.replays // 4
+    readings, _ = measured(CYCLE, cost_us=phase_cost, slowdown=lambda replays: 1.1 if replays > after else 1.0)
+    assert readings["latency_us"].status is Status.OK
+    assert readings["worst_step_us"].value == pytest.approx(44.0, rel=0.02)
+
+
 def test_noise_that_never_converges_is_kept_and_said():
     readings, _ = measured(SCALE, settings=replace(QUICK, looks=(30,), doubling_limit=1.0), jitter=0.1)
     assert readings["latency_us"].status is Status.OK

@@ -1,4 +1,5 @@
 import math
+from contextlib import nullcontext
 
 import pytest
 
@@ -96,8 +97,14 @@ def test_a_time_that_does_not_move_with_the_ring_is_cold():
 
 
 def test_phases_reconcile_with_the_cycle_within_3_percent():
-    check_phases(7.19, [5.0] * 15 + [40.0], 0.03)
-    assert reason_of(check_phases, 5.0, [5.0] * 15 + [40.0], 0.03) is Reason.PHASES
+    check_phases([7.19], [5.0] * 15 + [40.0], 0.03)
+    assert reason_of(check_phases, [5.0], [5.0] * 15 + [40.0], 0.03) is Reason.PHASES
+
+
+@pytest.mark.parametrize(("mean", "agrees"), [(9.6, False), (9.8, True), (10.5, True), (11.2, True), (11.4, False), (math.nan, False)])
+def test_phases_may_lie_between_the_cycle_before_and_after_them(mean, agrees):
+    with nullcontext() if agrees else pytest.raises(InvalidTiming, match="takes 10 and then 11 us"):
+        check_phases([10.0, 11.0], [mean], 0.03)
 
 
 @pytest.mark.parametrize(("read", "written", "expected"), [(95, 5, 4550), (90, 10, 4300), (50, 50, 4300)])
