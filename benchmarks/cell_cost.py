@@ -3,7 +3,8 @@
     python benchmarks/cell_cost.py DEVICE CELL... [--profile N]
 
 CELL is KERNEL/VARIANT/CASE. The seconds of a stage leave out the stages inside it. Every cell is measured twice: the second
-time nothing is compiled any more, and its ring is proved cold. With --profile the N costliest functions follow.
+time nothing is compiled any more, and its ring is proved cold. What is compiled is named, with its specialisation. With --profile
+the N costliest functions follow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from triton import knobs
 
 from harness.authoring.catalogue import load_kernels
 from harness.authoring.workspace import find_workspace
@@ -72,6 +75,12 @@ class Stopwatch:
         return run
 
 
+def tell_compiled(*, src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
+    """Name a compilation that no cache answered."""
+    if not cache_hit:
+        print(f"  compiled {src.name} in {times.total / 1e6:.2f} s: {src.constants} {src.attrs}")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,6 +91,7 @@ def main() -> None:
     watch = Stopwatch()
     for owner, name, stage in STAGES:
         setattr(owner, name, watch.timed(getattr(owner, name), stage))
+    knobs.compilation.listener = tell_compiled
     device = load_devices()[options.device]
     kernels = load_kernels(find_workspace(Path(__file__).parents[1]))
     timer = Timer(device, 1, None)
