@@ -2,6 +2,9 @@
 
     python benchmarks/cell_cost.py DEVICE CELL... [--profile N]
 
+Run it twice: the second run finds in Triton's cache what the first compiled, as a launch does, and its first cell costs what a launch's
+first cell costs.
+
 CELL is KERNEL/VARIANT/CASE. The seconds of a stage leave out the stages inside it. Every cell is measured twice: the second
 time nothing is compiled any more, and its ring is proved cold. What is compiled is named, with its specialisation. With --profile
 the N costliest functions follow.
@@ -105,7 +108,7 @@ def main() -> None:
             watch.seconds.clear()
             profiler = cProfile.Profile()
             begin = time.perf_counter()
-            if options.profile and turn == "again":
+            if options.profile:
                 profiler.enable()
             gate(subject)
             found = measure(subject)
@@ -115,7 +118,7 @@ def main() -> None:
             stages = ", ".join(f"{stage} {s:.2f}" for stage, s in watch.seconds.most_common() if s >= 0.005)
             beside = total - watch.seconds["sampling"] - watch.seconds["eager"]
             print(f"{name} {turn}: {total:.2f} s, beside sampling {beside:.2f}: {stages}; {main_reading.value} us {main_reading.status}")
-            if options.profile and turn == "again":
+            if options.profile:
                 pstats.Stats(profiler).sort_stats("tottime").print_stats(options.profile)
 
 
