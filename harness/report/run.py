@@ -12,6 +12,7 @@ from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
 from harness.records import OVER_BUDGET, Cell, Record, Status
 from harness.report import words
+from harness.report.shares import unit_lines
 
 LISTED = 20
 """Rows of one list; the rest is counted."""
@@ -45,7 +46,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     Args:
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
             `by_status`, `required_missing`, `exit_code`; of one with a budget, `required_left_out`.
-        records: the run's; of a paired run, those of head.
+        records: the run's.
 
     Raises:
         Undecided: a cell has two answers.
@@ -62,6 +63,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
         _section("Undecided", _list(undecided, run["run_id"])),
         _section("Not measured", _absent(ended)),
         _section("Left out by the budget", _left_out(ended)),
+        _section("Units", unit_lines(records)),
         _section("Next", _next(run, ended, failed)),
         _bottom(ended, heads),
     )
