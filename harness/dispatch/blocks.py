@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.dispatch.fitness import Unfit
 from harness.plan.jobs import Job
 from harness.records import Cell, Record, Status
 
@@ -31,3 +32,26 @@ def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[A
                 if len(has) < len(block) or len({done[answer][0].lease_id for answer in has}) > 1:
                     found += has
     return found
+
+
+def why_torn(torn_answer: Answer, done: Mapping[Answer, Sequence[Record]]) -> str:
+    """Why an answer of a torn block does not count: the first launch of its cell, under either arm, that did not end well."""
+    kind, cell, _, _ = torn_answer
+    launches = sorted((answer[3] or 0, answer[2], records) for answer, records in done.items() if answer[:2] == (kind, cell))
+    for position, arm, records in launches:
+        for record in records:
+            if record.status != Status.OK:
+                ended = f"{record.status}: {record.reason}" if record.reason else record.status
+                return f"incomplete_block: launch {position}, of {arm}, ended {ended}"
+    return "incomplete_block: not every launch of its ABBA block was made, or not in one lease"
+
+
+def spoils(records: Sequence[Record]) -> bool:
+    """Whether an answer ends the cell for its arm, so that the arm's later launches leave it out: nothing of it was ok, and not
+    because of the unit, which the next launch may find fit.
+    """
+    return not any(r.status == Status.OK for r in records) and not all(map(_is_the_units, records))
+
+
+def _is_the_units(record: Record) -> bool:
+    return record.status == Status.INVALID and (record.reason or "").partition(":")[0] in set(Unfit)

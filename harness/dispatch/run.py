@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import harness
-from harness.dispatch.blocks import Answer, torn
+from harness.dispatch.blocks import Answer, torn, why_torn
 from harness.dispatch.derive import speedups
 from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
@@ -140,8 +140,8 @@ def execute(
                     left_out |= {(event.job.kind, cell): event.reason for turn in event.job.turns for cell in turn.cells}
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
-        for answer in torn(plan.jobs, done):
-            done[answer] = [_spoilt(r, "incomplete_block: not every launch of its ABBA block ended well") for r in done[answer]]
+        for answer, why in [(answer, why_torn(answer, done)) for answer in torn(plan.jobs, done)]:
+            done[answer] = [_spoilt(r, why) if r.status == Status.OK else r for r in done[answer]]
         records = [r for entry in done.values() for r in entry]
         records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
         answered: dict[Key, int] = {}

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
+from harness.dispatch.blocks import spoils
 from harness.dispatch.fitness import TIMED, changed, invalidated, unfit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
@@ -91,8 +92,8 @@ class Supervisor:
     def run(self, job: Job) -> Iterator[CellDone]:
         """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
 
-        A cell of which nothing was ok in one turn is not measured in the arm's next. One call is one lease of the unit: where the
-        unit changed meanwhile, every timed cell is yielded again, without its numbers.
+        A cell of which nothing was ok in one turn, and not because of the unit, is not measured in the arm's next. One call is one
+        lease of the unit: where the unit changed meanwhile, every timed cell is yielded again, without its numbers.
         """
         spoilt: set[tuple[str, Cell]] = set()
         ended: dict[tuple[Cell, str, int], CellDone] = {}
@@ -100,7 +101,7 @@ class Supervisor:
         self._place = dataclasses.replace(self._place, lease=secrets.token_hex(6))
         for turn in job.turns:
             for done in self._turn(job, turn, [cell for cell in turn.cells if (turn.arm, cell) not in spoilt]):
-                if not any(r.status == Status.OK for r in done.records):
+                if spoils(done.records):
                     spoilt.add((turn.arm, done.cell))
                 ended[done.cell, turn.arm, turn.position] = done
                 yield done

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.dispatch.blocks import torn
+from harness.dispatch.blocks import spoils, torn, why_torn
 from harness.plan.jobs import ABBA, Job, Turn
 from harness.records import Cell, Record
 
@@ -51,6 +51,33 @@ class TestATornBlock:
     def test_is_none_of_a_cell_that_base_does_not_have(self):
         alone = replace(job(), turns=tuple(t for t in job().turns if t.arm == "head"))
         assert [] == torn([alone], answers(alone.turns[:1]))
+
+    def test_says_which_launch_did_not_end_well(self):
+        done = answers(job().turns[:6])
+        done["latency", CELL, "base", 3] = [replace(record(job().turns[3], status="invalid"), reason="contended: another process")]
+        (first, _) = torn([job()], done)
+        assert "incomplete_block: launch 3, of base, ended invalid: contended: another process" == why_torn(first, done)
+
+    def test_says_where_launches_were_not_made(self):
+        done = answers(job().turns[:6])
+        (first, _) = torn([job()], done)
+        assert "incomplete_block: not every launch of its ABBA block was made, or not in one lease" == why_torn(first, done)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "ends"),
+    [
+        ("ok", None, False),
+        ("wrong", "not_close", True),
+        ("invalid", "phases: they do not add up", True),
+        ("skipped", "memory", True),
+        ("invalid", "contended: a canary moved", False),
+        ("invalid", "throttled: hw_slowdown", False),
+        ("invalid", "contention of another kind", True),
+    ],
+)
+def test_a_cell_is_left_out_of_later_launches_unless_the_unit_was_to_blame(status, reason, ends):
+    assert ends == spoils([replace(record(job().turns[0], status=status), reason=reason)])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.dispatch.blocks import Answer, torn
+from harness.dispatch.blocks import Answer, spoils, torn
 from harness.dispatch.protocol import CellDone, Event, JobDone, LeftOut, RunContext
 from harness.dispatch.ray.messages import BadMessage, cell_from_text
 from harness.dispatch.stamp import Place, failure
@@ -136,9 +136,7 @@ def _left(one: _Job) -> Job:
     job, answers = one.whole, dict(one.answers)
     for answer in torn([job], answers):
         del answers[answer]
-    spoilt: set[tuple[str, Cell]] = {
-        (arm, cell) for (_, cell, arm, _), records in answers.items() if not any(r.status == Status.OK for r in records)
-    }
+    spoilt: set[tuple[str, Cell]] = {(arm, cell) for (_, cell, arm, _), records in answers.items() if spoils(records)}
     turns = []
     for turn in job.turns:
         cells = [c for c in turn.cells if (job.kind, c, turn.arm, turn.position) not in answers and (turn.arm, c) not in spoilt]
