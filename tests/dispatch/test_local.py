@@ -116,10 +116,10 @@ def test_a_broken_job_in_the_launch_is_infrastructure_and_ends(repository):
 
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_run(repository):
-    repository.job("os.fork() or (os.setsid(), time.sleep(20), os._exit(0))")
+    repository.job("os.fork() or (os.setsid(), time.sleep(120), os._exit(0))")
     began = time.monotonic()
     assert run(repository).exit_code == 0
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 def test_a_launch_sees_no_variable_that_is_not_allowed(repository, monkeypatch):
