@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.authoring.catalogue import load_kernels, load_kind
+from harness.authoring.catalogue import load_kernels, load_kind, load_named
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
@@ -107,7 +107,8 @@ def pytest_configure(config: pytest.Config) -> None:
         timer = (
             Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside) if asked else Timer(device, DEFAULT_SEED, None)
         )
-        config.stash[SESSION] = Session(device, load_kernels(workspace), timer)
+        kernels = load_named(workspace, {Cell.parse(cell).kernel for cell in asked.cells}) if asked else load_kernels(workspace)
+        config.stash[SESSION] = Session(device, kernels, timer)
     except HarnessError as error:
         raise pytest.UsageError(str(error)) from error
     if launch_request:

@@ -32,8 +32,10 @@ def _preload(kind: str) -> None:
 
     import harness.measure.launch
     import harness.measure.plugin
+    from harness.measure.environment import lock_digest
 
     del pytest, triton, pytest_benchmark
+    lock_digest()  # reads the metadata of every installed package
     if kind == "static":
         from harness.measure.static import preload
 

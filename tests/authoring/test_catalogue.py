@@ -1,10 +1,12 @@
 """What `describe` says of good and broken kernel and job files."""
 
+import sys
+
 import pytest
 
-from harness.authoring.catalogue import load_kind
+from harness.authoring.catalogue import load_kind, load_named
 from harness.authoring.workspace import find_workspace
-from harness.errors import KernelFileError, WorkspaceError
+from harness.errors import KernelFileError, UnknownNameError, WorkspaceError
 from harness.plan.describe import describe
 
 
@@ -68,6 +70,35 @@ def test_a_broken_kernel_file_is_named_with_its_line(repository, text, message):
     repository.write("kernels/bad.py", text)
     with pytest.raises(KernelFileError, match=message):
         describe_repository(repository)
+
+
+@pytest.fixture
+def fresh_kernels(monkeypatch):
+    """Kernel files are imported anew, and forgotten after the test."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kernels"]:
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kernels"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("fresh_kernels")
+class TestNamedKernels:
+    """A launch pays for what it imports."""
+
+    def test_no_other_file_is_read(self, repository):
+        repository.write("kernels/broken.py", "raise RuntimeError\n")
+        assert ["scale"] == list(load_named(find_workspace(repository.root), ["scale"]))
+
+    def test_one_that_is_not_called_like_its_file_is_found(self, repository):
+        text = (repository.root / "kernels/scale.py").read_text()
+        repository.write("kernels/other.py", text.replace("Kernel(", 'Kernel(\n    name="renamed",', 1))
+        found = load_named(find_workspace(repository.root), ["renamed"])
+        assert ("renamed", "other.py") == (found["renamed"].kernel.name, found["renamed"].file.name)
+
+    def test_one_that_nobody_declares_is_refused(self, repository):
+        with pytest.raises(UnknownNameError, match="nothing"):
+            load_named(find_workspace(repository.root), ["nothing"])
 
 
 def test_an_interrupt_while_a_file_is_read_is_no_fault_of_the_file(tmp_path):
