@@ -48,6 +48,7 @@ def main() -> None:
             "lease": str(scratch / "lease.json"),
             "first": number == 0,
             "beside": number == 0,
+            "engine_cache": str(scratch / "engine"),
             "environment": {"TRITON_CACHE_DIR": str(scratch / "triton")},
         }
         spec.write_text(json.dumps(request))

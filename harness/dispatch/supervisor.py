@@ -203,8 +203,9 @@ class Supervisor:
             "first": turn == job.turns[0],
             # figures that nothing is judged by are taken once a lease and arm
             "beside": turn.position == min(t.position for t in job.turns if t.arm == turn.arm),
-            # binaries compiled by one launch serve the next; arms never share them
+            # binaries compiled by one launch serve the next; arms share none but those of the engine's own kernels
             "environment": {"TRITON_CACHE_DIR": str(context.scratch / "triton" / turn.arm)},
+            "engine_cache": str(context.scratch / "triton" / "engine"),
         }
 
     def _messages(self, launch: Launch, read: int, job: Job, ending: Ending) -> Iterator[dict[str, Any]]:

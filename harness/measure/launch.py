@@ -31,8 +31,8 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     """Measure the cells of `request` and write messages to the descriptor `records`; the exit status is pytest's.
 
     Args:
-        request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, first, beside, environment (variables
-            of this launch).
+        request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, first, beside, engine_cache, environment
+            (variables of this launch).
         records: descriptor of the supervisor's pipe.
     """
     os.environ.update(request["environment"])
@@ -49,6 +49,7 @@ def run_launch(request: dict[str, Any], records: int) -> int:
         lease=Path(request["lease"]),
         first=request["first"],
         beside=request["beside"],
+        engine_cache=request["engine_cache"],
         emitter=Emitter(records),
     )
     file = Path(request["jobs_dir"]) / f"{request['kind']}.py"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LaunchRequest:
     """What the engine asks of this process; `first`: it is the first launch of its lease; `beside`: figures beside the main one are
-    taken too."""
+    taken too; `engine_cache`: Triton's cache of the engine's own kernels."""
 
     root: Path
     kind: str
@@ -47,6 +47,7 @@ class LaunchRequest:
     lease: Path
     first: bool
     beside: bool
+    engine_cache: str
     emitter: Emitter
 
 
@@ -105,7 +106,9 @@ def pytest_configure(config: pytest.Config) -> None:
         device = load_devices()[name]
         asked = launch_request
         timer = (
-            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside) if asked else Timer(device, DEFAULT_SEED, None)
+            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside, engine_cache=asked.engine_cache)
+            if asked
+            else Timer(device, DEFAULT_SEED, None)
         )
         kernels = load_named(workspace, {Cell.parse(cell).kernel for cell in asked.cells}) if asked else load_kernels(workspace)
         config.stash[SESSION] = Session(device, kernels, timer)

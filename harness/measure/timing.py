@@ -37,10 +37,20 @@ class Timer:
         first: whether a lease begins: the canaries that the file has are another lease's, and are taken out of it at once. This
             launch may end without handing on its own, and launches after it are held against the first canary in the file.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
+        engine_cache: folder in which Triton keeps the engine's own kernels, whatever variant is in hand; None: with the variant's.
     """
 
-    def __init__(self, device: Device, seed: int, lease: Path | None, *, first: bool = True, beside: bool = True) -> None:
-        self.device, self.seed, self.lease, self.beside = device, seed, lease, beside
+    def __init__(
+        self,
+        device: Device,
+        seed: int,
+        lease: Path | None,
+        *,
+        first: bool = True,
+        beside: bool = True,
+        engine_cache: str | None = None,
+    ) -> None:
+        self.device, self.seed, self.lease, self.beside, self.engine_cache = device, seed, lease, beside, engine_cache
         if first and (known := self._known()):
             self._hand_on({**known, "canaries": []})
 
@@ -53,7 +63,7 @@ class Timer:
 
         known = self._known()
         facts = LeaseFacts.from_json(known) if known else LeaseFacts()
-        session = ClockSession(TorchDevice(self.device), self.seed, facts)
+        session = ClockSession(TorchDevice(self.device, self.engine_cache), self.seed, facts)
         session.note_canary()
         return session
 

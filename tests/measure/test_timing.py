@@ -29,7 +29,7 @@ def launch(tmp_path, monkeypatch):
         killed: whether it ends before it can hand on anything.
     """
     script = Script()
-    monkeypatch.setattr(torch_device, "TorchDevice", lambda row: FakeDevice(script))
+    monkeypatch.setattr(torch_device, "TorchDevice", lambda row, cache: FakeDevice(script))
     monkeypatch.setattr(session, "ClockSession", partial(session.ClockSession, settings=QUICK))
 
     def run(before=USUAL, after=None, *, first=False, timed=True, killed=False):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -78,14 +77,14 @@ class TritonProbes:
     Args:
         multiprocessors: of the GPU.
         torch_device: where their own small tensors live.
+        cache: folder in which Triton keeps them; None: with the kernels of the variant in hand, each of which compiles them anew.
     """
 
-    def __init__(self, multiprocessors: int, torch_device: str) -> None:
-        self._multiprocessors, self._torch_device = multiprocessors, torch_device
-        self._cache = os.environ.get("TRITON_CACHE_DIR")
+    def __init__(self, multiprocessors: int, torch_device: str, cache: str | None = None) -> None:
+        self._multiprocessors, self._torch_device, self._cache = multiprocessors, torch_device, cache
 
     def _own(self, call: Call) -> Call:
-        """The call with the cache that all variants share, not that of the variant in hand: each would compile it anew."""
+        """The call with the cache that all launches share."""
         return partial(in_cache, self._cache, call) if self._cache else call
 
     def empty(self, grid: Grid) -> Call:

@@ -57,11 +57,12 @@ class TorchDevice:
 
     Args:
         row: its row of the device table, from which the limits come.
+        engine_cache: folder in which Triton keeps the engine's own kernels; None: with those of the variant in hand.
     """
 
     torch_device = "cuda"
 
-    def __init__(self, row: Device) -> None:
+    def __init__(self, row: Device, engine_cache: str | None = None) -> None:
         self._backend = "hip" if torch.version.hip else "cuda"
         _, total = torch.cuda.mem_get_info()
         self.limits = Limits(
@@ -74,6 +75,7 @@ class TorchDevice:
         self._stream = torch.cuda.current_stream()
         self._side_stream = torch.cuda.Stream()
         self._multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        self._engine_cache = engine_cache
         self._kernels: ProbeKernels | None = None
 
     @property
@@ -82,7 +84,7 @@ class TorchDevice:
         if self._kernels is None:
             from harness.measure.clock.probe_kernels import TritonProbes
 
-            self._kernels = TritonProbes(self._multiprocessors, self.torch_device)
+            self._kernels = TritonProbes(self._multiprocessors, self.torch_device, self._engine_cache)
         return self._kernels
 
     def free_bytes(self) -> int:

@@ -22,7 +22,7 @@ def main() -> None:
     made = known_session(replay_computes=lambda replays: True)
     device = made.device
     assert isinstance(device, FakeDevice)
-    torch_device.TorchDevice = lambda row: device
+    torch_device.TorchDevice = lambda row, cache: device
     session.ClockSession = functools.partial(session.ClockSession, settings=made.settings)
     known_kernels.TritonKnown = lambda: FakeKnown(device)
     environment._unit = dict

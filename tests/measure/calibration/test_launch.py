@@ -93,6 +93,7 @@ def test_the_job_file_runs_in_a_launch_as_any_other(repository, tmp_path):
         "lease": str(tmp_path / "lease.json"),
         "first": True,
         "beside": True,
+        "engine_cache": str(tmp_path / "engine"),
         "environment": {},
     }
     spec.write_text(json.dumps(request))

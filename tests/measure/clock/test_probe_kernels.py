@@ -1,13 +1,25 @@
 import pytest
 from triton import knobs
 
-from harness.measure.clock.probe_kernels import in_cache
+from harness.measure.clock import probe_kernels
+from harness.measure.clock.probe_kernels import TritonProbes, in_cache
 
 
 def test_the_engines_own_kernels_are_kept_apart_from_a_variants(tmp_path):
     before = knobs.cache.dir
     assert str(tmp_path) == in_cache(str(tmp_path), lambda: knobs.cache.dir)
     assert before == knobs.cache.dir
+
+
+def test_where_the_engines_kernels_are_kept_does_not_depend_on_the_variant_in_hand(tmp_path, monkeypatch):
+    """Putting a variant's folder into Triton's setting puts it into the environment too."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "launch"))
+    monkeypatch.setattr(probe_kernels, "empty_kernel", {(1, 1, 1): lambda: knobs.cache.dir})
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "variant")
+        probes = TritonProbes(132, "meta", str(tmp_path / "engine"))
+        assert str(tmp_path / "engine") == probes.empty((1, 1, 1))()
+        assert str(tmp_path / "variant") == knobs.cache.dir
 
 
 def test_the_cache_is_put_back_after_an_error(tmp_path):
