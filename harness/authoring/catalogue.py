@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness.authoring.model import NAME, DeclarationError, Kernel, Kind
 from harness.authoring.workspace import Workspace
-from harness.errors import KernelFileError, UnknownNameError, WorkspaceError
+from harness.errors import KernelFileError, WorkspaceError
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ def load_kernels(workspace: Workspace) -> dict[str, Loaded]:
 
 
 def load_named(workspace: Workspace, names: Collection[str]) -> dict[str, Loaded]:
-    """Some kernels of the workspace by name; of the other files no more than it takes to find them, since each launch pays for it.
+    """Some kernels of the workspace by name, without those names that nobody declares; of the other files no more is read than it
+    takes to find them, since each launch pays for it.
 
     Raises:
         KernelFileError: a file that is read is broken.
-        UnknownNameError: nobody declares a name.
     """
     _prepare_imports(workspace)
     found: dict[str, Loaded] = {}
@@ -63,10 +63,7 @@ def load_named(workspace: Workspace, names: Collection[str]) -> dict[str, Loaded
             break
         loaded = load_kernel(file)
         found[loaded.kernel.name] = loaded
-    for name in names:
-        if name not in found:
-            raise UnknownNameError.of("kernel", name, found)
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in names if name in found}
 
 
 def kernel_files(workspace: Workspace) -> list[Path]:

@@ -6,7 +6,7 @@ import pytest
 
 from harness.authoring.catalogue import load_kind, load_named
 from harness.authoring.workspace import find_workspace
-from harness.errors import KernelFileError, UnknownNameError, WorkspaceError
+from harness.errors import KernelFileError, WorkspaceError
 from harness.plan.describe import describe
 
 
@@ -96,9 +96,8 @@ class TestNamedKernels:
         found = load_named(find_workspace(repository.root), ["renamed"])
         assert ("renamed", "other.py") == (found["renamed"].kernel.name, found["renamed"].file.name)
 
-    def test_one_that_nobody_declares_is_refused(self, repository):
-        with pytest.raises(UnknownNameError, match="nothing"):
-            load_named(find_workspace(repository.root), ["nothing"])
+    def test_one_that_nobody_declares_is_left_out(self, repository):
+        assert ["scale"] == list(load_named(find_workspace(repository.root), ["nothing", "scale"]))
 
 
 def test_an_interrupt_while_a_file_is_read_is_no_fault_of_the_file(tmp_path):
