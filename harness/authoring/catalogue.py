@@ -138,7 +138,16 @@ def load_kind(file: Path) -> Kind:
     return kind
 
 
+def loaded_workspace() -> Workspace | None:
+    """The workspace that this process loaded last; None before."""
+    return _loaded[-1] if _loaded else None
+
+
+_loaded: list[Workspace] = []
+
+
 def _prepare_imports(workspace: Workspace) -> None:
+    _loaded[:] = [workspace]
     package = types.ModuleType("kernels")
     package.__path__ = [str(workspace.kernels_dir)]
     sys.modules["kernels"] = package

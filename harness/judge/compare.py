@@ -30,6 +30,11 @@ def stack(record: Record) -> tuple[Any, Any]:
     return record.environment.get("triton"), record.environment.get("compiler")
 
 
+def runtime(record: Record) -> tuple[Any, Any]:
+    """What runs beside the kernels' own binaries: torch, and the digest of all installed packages."""
+    return record.environment.get("torch"), record.environment.get("lock_digest")
+
+
 _MODEL = Field(Reason.MODEL, lambda r: r.environment.get("gpu_model"), needed=True)
 _PARTITION = Field(Reason.PARTITION, lambda r: r.environment.get("partition"))
 _METHOD = Field(Reason.METHOD, lambda r: r.method, needed=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness import metrics
-from harness.judge.compare import same_binary, same_launches, stack
+from harness.judge.compare import runtime, same_binary, same_launches, stack
 from harness.judge.index import value_of
 from harness.judge.model import Judgement, Reason, Verdict
 from harness.judge.paired import ABSOLUTE_FLOOR_US, CONFIDENCE, RELATIVE_FLOOR, RESOLUTION, is_paired, judge_paired, judge_proved
@@ -89,19 +90,27 @@ def judge_time(pair: Pair) -> Judgement:
     Two numbers of separate leases prove nothing, however far apart: launches of one lease agree with each other far
     better than leases do, so their spread is no measure of the difference.
     """
-    if pair.builds is None or not _all_same(pair.builds, (*pair.base, *pair.head)):
-        if is_paired(pair.base, pair.head):
-            return judge_paired(pair.base, pair.head)
-        return Judgement(Verdict.INCONCLUSIVE, Reason.UNPAIRED)
-    stacks = {stack(r) for r in (*pair.builds, *pair.base, *pair.head)}
-    if len(stacks) == 1 and None not in next(iter(stacks)):
+    launches = (*pair.base, *pair.head)
+    same = _all_same(pair.builds, launches)
+    if same and _one_stack((*(pair.builds or ()), *launches), stack) and _one_stack(launches, runtime):
         return judge_proved(pair.base, pair.head)
-    return Judgement(Verdict.INCONCLUSIVE, Reason.PREDICTED)
+    if is_paired(pair.base, pair.head):
+        return judge_paired(pair.base, pair.head)
+    return Judgement(Verdict.INCONCLUSIVE, Reason.PREDICTED if same else Reason.UNPAIRED)
 
 
-def _all_same(builds: tuple[Record, Record], launches: tuple[Record, ...]) -> bool:
-    """Whether both sides ran the same in every launch that says what it ran: an autotuner may choose anew in each."""
+def _all_same(builds: tuple[Record, Record] | None, launches: tuple[Record, ...]) -> bool:
+    """Whether both sides ran the same in every launch that says what it ran: an autotuner may choose anew in each. Where no launch
+    runs a binary of Triton's, the code that calls the libraries must be the same.
+    """
+    if builds is None:
+        return all(r.binary_hash == [] and r.launcher_digest for r in launches) and len({r.launcher_digest for r in launches}) == 1
     return same_launches(*builds) and all(same_launches(builds[0], r) for r in launches if r.binary_hash)
+
+
+def _one_stack(records: tuple[Record, ...], of: Callable[[Record], tuple[Any, ...]]) -> bool:
+    stacks = {of(record) for record in records}
+    return len(stacks) == 1 and None not in next(iter(stacks))
 
 
 def _judge_size(pair: Pair, limit_percent: int) -> Judgement:

@@ -1,10 +1,11 @@
 """Digests the Python code that decides how a variant launches: `launcher_digest`, which stands beside `binary_hash`.
 
-The digest covers, whole, the files that define the variant's launcher, the kernel's `make_inputs` and its cost model
-(so the file that declares the kernel, when launcher and inputs come from elsewhere) and, again and again, every file of
-the workspace that those import. It leaves out the standard library, installed packages, torch,
-triton and the harness: their versions are environment. Files count by their syntax tree, so comments, blank lines and
-line breaks change nothing, and neither do file and folder names. That is more than launches strictly depend on: an equal
+The digest covers, whole, the file that declares the kernel, those that define the variant's launcher, `make_inputs` and the
+cost model and, again and again, every file of the workspace that those import; where one of them may import or run what its
+text does not name (importlib, runpy, exec, ...), every Python file of the workspace. Files of the workspace that are no Python,
+which any of them may read, count too, by name and content. It leaves out the standard library, installed packages, torch,
+triton and the harness: their versions are environment. Python files count by their syntax tree, so comments, blank lines and
+line breaks change nothing, and neither do their names and folders. That is more than launches strictly depend on: an equal
 digest proves equal launcher code, a different one proves nothing.
 """
 
@@ -18,14 +19,18 @@ import inspect
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.authoring.catalogue import loaded_workspace
 from harness.authoring.model import Kernel
 
 ENGINE = ("harness", "torch", "triton")
 """Packages that are environment wherever they are installed."""
+DYNAMIC_MODULES = frozenset({"importlib", "runpy", "imp", "pkgutil"})
+DYNAMIC_CALLS = frozenset({"__import__", "exec", "eval", "compile"})
+"""What may run code that a file's text does not name."""
 
 
 def launcher_digest(kernel: Kernel, variant_name: str) -> str:
@@ -36,14 +41,54 @@ def launcher_digest(kernel: Kernel, variant_name: str) -> str:
     """
     variant = kernel.variant(variant_name)
     found: dict[Path, str] = {}
-    waiting = [_origin(function) for function in (variant.call, kernel.make_inputs, kernel.traffic, kernel.flops)]
+    declared = list(_declaring(kernel))
+    folders = _folders([path for path, _ in declared])
+    waiting = [*declared, *(_origin(function) for function in (variant.call, kernel.make_inputs, kernel.traffic, kernel.flops))]
     while waiting:
         path, package = waiting.pop()
         if path in found:
             continue
-        found[path], imports = _syntax(path.read_text(encoding="utf-8"), package)
+        found[path], imports, is_dynamic = _syntax(path.read_text(encoding="utf-8"), package)
         waiting.extend(origin for name in imports if (origin := _workspace_module(name)) is not None)
-    return hashlib.sha256("\n".join(sorted(found.values())).encode()).hexdigest()
+        if is_dynamic:
+            python = (file for folder in folders for file in _files(folder) if file.suffix == ".py")
+            found |= {file: _digest(ast.parse(file.read_text(encoding="utf-8"))) for file in python if file not in found}
+    digests = [*found.values(), *(_data_digest(folder) for folder in folders)]
+    return hashlib.sha256("\n".join(sorted(filter(None, digests))).encode()).hexdigest()
+
+
+def _declaring(kernel: Kernel) -> Iterator[tuple[Path, str]]:
+    """File and package of the modules that declare this kernel, or another of the same inputs and reference."""
+    for module in list(sys.modules.values()):
+        # the dictionary itself: asking a module for an attribute may import
+        declared = getattr(module, "__dict__", {}).get("KERNEL")
+        if isinstance(declared, Kernel) and (declared.make_inputs, declared.reference) == (kernel.make_inputs, kernel.reference):
+            yield Path(str(module.__file__)).resolve(), module.__package__ or ""
+
+
+def _folders(declared: Sequence[Path]) -> tuple[Path, ...]:
+    """The workspace's folders of code (its source files, where they are files), or where none is loaded those of the kernel's file."""
+    workspace = loaded_workspace()
+    if workspace is None or not any(file.is_relative_to(workspace.root.resolve()) for file in declared):
+        return tuple({file.parent: None for file in declared})
+    return tuple(path.resolve() for path in (workspace.kernels_dir, *(workspace.root / source for source in workspace.sources)))
+
+
+@functools.cache
+def _files(folder: Path) -> tuple[Path, ...]:
+    """The files below a folder, or the one file that it is; without what Python or an editor keeps beside them."""
+    if folder.is_file():
+        return (folder,)
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return tuple(p for p in found if not any(part.startswith(".") or part == "__pycache__" for part in p.relative_to(folder).parts))
+
+
+@functools.cache
+def _data_digest(folder: Path) -> str | None:
+    """Digest of the names and contents of the files that are no Python; None where there is none."""
+    data = [path for path in _files(folder) if path.suffix not in (".py", ".pyc")]
+    lines = [f"{path.relative_to(folder).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in data]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
 
 
 def _origin(function: Callable[..., Any]) -> tuple[Path, str]:
@@ -58,18 +103,25 @@ def _origin(function: Callable[..., Any]) -> tuple[Path, str]:
 
 
 @functools.cache
-def _syntax(text: str, package: str) -> tuple[str, tuple[str, ...]]:
-    """Digest of a file's syntax tree, and the dotted names that it may import, in functions too."""
+def _syntax(text: str, package: str) -> tuple[str, tuple[str, ...], bool]:
+    """Digest of a file's syntax tree, the dotted names that it may import, in functions too, and whether it may import others."""
     tree = ast.parse(text)
     names: set[str] = set()
+    is_dynamic = False
     for node in ast.walk(tree):
+        is_dynamic |= isinstance(node, ast.Name) and node.id in DYNAMIC_CALLS
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = importlib.util.resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module or ""
             names.update(f"{base}.{alias.name}" for alias in node.names)
     with_parents = {name for full in names for name in _prefixes(full)}
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(sorted(with_parents))
+    is_dynamic |= bool(with_parents & DYNAMIC_MODULES)
+    return _digest(tree), tuple(sorted(with_parents)), is_dynamic
+
+
+def _digest(tree: ast.AST) -> str:
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
 def _prefixes(name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from harness import metrics
 from harness.judge.model import Side
 from harness.records import Cell, Expected, Record
 
-GPU = {"gpu_model": "NVIDIA H200", "partition": None, "triton": "3.7.1", "compiler": "ptxas 12.9"}
+GPU = {"gpu_model": "NVIDIA H200", "partition": None, "triton": "3.7.1", "compiler": "ptxas 12.9", "torch": "2.13.0", "lock_digest": "5e1f"}
 
 
 def make_record(cell: str, kind: str, value: float | None = None, *, metric: str | None = "primary", **columns: Any) -> Record:

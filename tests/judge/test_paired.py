@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,13 @@ def test_two_paired_runs_of_the_same_codes_are_pooled(record, side):
     base, head = ([*one, *two] for one, two in zip(*sides, strict=True))
     assert len(pair_up(base, head)) == 12
     assert Verdict.UNCHANGED is finding(side, base, head)[0].verdict
+
+
+def test_pairs_decide_where_equal_binaries_were_built_by_another_stack(record, side):
+    base, head = launches(record, A, noisy(100.0, 0.001), noisy(106.0, 0.001, seed=1), environment={"triton": "3.6.0"})
+    build = record(A, "static", 32, binary_hash=["b"], grid=["1"], config=["w4"], launcher_digest="l")
+    found, _ = finding(side, [*base, build], [*head, replace(build, run_id="r2")])
+    assert (Verdict.REGRESSED, Reason.SLOWER) == (found.verdict, found.reason)
 
 
 def test_equal_binaries_prove_a_cell_whatever_its_pairs_say(record, side):

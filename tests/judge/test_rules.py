@@ -185,6 +185,30 @@ class TestEqualBinaries:
         found, _ = self.times(record, side, stack={"triton": "3.6.0"})
         assert (Verdict.INCONCLUSIVE, Reason.PREDICTED) == found["latency_us"]
 
+    @pytest.mark.parametrize("other", [{"torch": "2.11.0"}, {"lock_digest": "0f3a"}, {"lock_digest": None}], ids=repr)
+    def test_only_predict_where_other_packages_run_beside_them(self, record, side, other) -> None:
+        found, _ = self.times(record, side, stack=other)
+        assert (Verdict.INCONCLUSIVE, Reason.PREDICTED) == found["latency_us"]
+
+    @pytest.mark.parametrize(
+        ("base", "head", "stack", "reason"),
+        [
+            ({}, {}, {}, Reason.PROVED),
+            ({}, {"launcher_digest": "l2"}, {}, Reason.UNPAIRED),
+            ({"launcher_digest": None}, {"launcher_digest": None}, {}, Reason.UNPAIRED),
+            ({"binary_hash": None}, {"binary_hash": None}, {}, Reason.UNPAIRED),
+            ({}, {}, {"torch": "2.11.0"}, Reason.PREDICTED),
+        ],
+        ids=["equal code", "other code", "unknown code", "unknown launches", "another torch"],
+    )
+    def test_are_the_launchers_code_where_only_libraries_are_called(self, record, side, base, head, stack, reason) -> None:
+        calls = {"binary_hash": [], "launcher_digest": "l1"}
+        sides = [
+            side("base", record(A, "latency", 100.0, **calls | base)),
+            side("head", record(A, "latency", 106.0, **calls | head, environment=stack)),
+        ]
+        assert reason == only(judge(*sides)).reason
+
     def test_a_cell_without_kernel_launches_proves_nothing(self, record, side) -> None:
         empty = BUILD | {"binary_hash": []}
         sides = [side(ref, record(A, "static", 32, **empty)) for ref in ("base", "head")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -39,9 +39,12 @@ KERNEL = Kernel(
 }
 
 
+NO_MORE: Mapping[str, str] = {}
+
+
 @pytest.fixture
 def digest(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Digest of the kernel once `file` has had `old` replaced by `new`, in a folder of its own."""
+    """Digest of the kernel once `file` has had `old` replaced by `new`, and with more files, in a folder of its own."""
     path, count = list(sys.path), 0
 
     def forget() -> None:
@@ -49,11 +52,11 @@ def digest(tmp_path: Path) -> Iterator[Callable[..., str]]:
             del sys.modules[name]
         importlib.invalidate_caches()
 
-    def compute(file: str = "scale.py", old: str = "", new: str = "", variant: str = "plain") -> str:
+    def compute(file: str = "scale.py", old: str = "", new: str = "", variant: str = "plain", more: Mapping[str, str] = NO_MORE) -> str:
         nonlocal count
         count += 1
         root = tmp_path / str(count)
-        for name, text in FILES.items():
+        for name, text in {**FILES, **more}.items():
             target = root / "digest_kernels" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             assert name != file or old in text
@@ -87,6 +90,46 @@ def test_comments_and_layout_do_not_count(digest: Callable[..., str]) -> None:
 )
 def test_what_a_launch_depends_on_counts(digest: Callable[..., str], file: str, old: str, new: str) -> None:
     assert digest(file, old, new) != digest()
+
+
+def test_the_file_that_declares_the_kernel_counts_where_all_its_functions_come_from_elsewhere(digest: Callable[..., str]) -> None:
+    family = """
+import functools
+from digest_kernels import late
+from harness import Case, Kernel, Tolerance, Traffic
+
+
+KERNEL = Kernel(
+    variants={"plain": functools.partial(late.launch, repeat=1)}, default="plain", baseline="plain", axes=("N",),
+    cases=[Case(N=8, dtype="fp32", tags="smoke")], make_inputs=late.make_inputs, reference=late.reference, outputs=("y",),
+    tolerance={"fp32": Tolerance(1e-6, "one rounding")}, traffic=late.traffic, flops=late.flops, name="scale",
+)
+"""
+    functions = "\n".join(
+        f"def {name}(*given, **named):\n    return 0\n" for name in ("launch", "make_inputs", "reference", "traffic", "flops")
+    )
+    before, after = (
+        digest("scale.py", FILES["scale.py"], family.replace("repeat=1", f"repeat={n}"), more={"late.py": functions}) for n in (1, 1000)
+    )
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    "code",
+    ['__import__("digest_kernels.other")', "import importlib", "from importlib import import_module", 'exec("VALUE = 1")', "import runpy"],
+)
+def test_where_code_is_found_while_it_runs_every_file_counts(digest: Callable[..., str], code: str) -> None:
+    before, after = (digest("late.py", "VALUE = 1", f"VALUE = 1\n{code}", more={"other.py": f"VALUE = {n}\n"}) for n in (1, 2))
+    assert before != after
+
+
+def test_files_that_are_no_python_count_by_name_and_content(digest: Callable[..., str]) -> None:
+    beside = [{}, {"tuning.json": "1"}, {"tuning.json": "2"}, {"other.json": "2"}, {"_lib/table.csv": "2"}]
+    assert len(beside) == len({digest(more=more) for more in beside})
+
+
+def test_what_python_and_editors_leave_behind_does_not_count(digest: Callable[..., str]) -> None:
+    assert digest() == digest(more={"__pycache__/scale.cpython-311.pyc": "x", ".scale.py.swp": "x"})
 
 
 def test_a_file_that_nothing_imports_does_not_count(digest: Callable[..., str]) -> None:

@@ -20,7 +20,7 @@ from harness.plan.jobs import ABBA
 from harness.records import Cell, Expected, Record
 
 EXPECTED = Path(__file__).parent.parent / "expected"
-STACK = {"triton": "3.7.1", "compiler": "ptxas 12.9"}
+STACK = {"torch": "2.13.0", "lock_digest": "5e1f", "triton": "3.7.1", "compiler": "ptxas 12.9"}
 WARPS_4, WARPS_8 = "num_warps=4", "num_warps=8"
 FLEET = ("a10g", "b200", "h200", "mi300x")
 
