@@ -391,7 +391,7 @@ def _small_cases() -> Iterator[Case]:
     yield from Case.grid(T=(2, 4, 8, 16), heads=2, K=16, V=8, dtype="bf16", tags="cpu")
     yield from Case.grid(T=3, heads=2, K=32, V=16, strided=1, state=("fp32", "bf16"), dtype=("fp32", "fp16", "bf16"), tags="cpu")
     yield from Case.grid(T=1, heads=2, K=256, V=16, state=("fp32", "bf16"), dtype="bf16", tags="cpu")
-    yield Case(T=2, heads=1, K=512, V=16, dtype="bf16", tags="cpu")
+    yield Case(T=2, heads=1, K=512, V=16, dtype="bf16", tags="smoke cpu")
     yield from Case.grid(T=1, heads=2, K=16, V=8, state=("fp32", "fp16", "bf16"), dtype="bf16", tags="drift cpu")
     yield Case(T=1, heads=1, K=136, V=8, state="bf16", dtype="fp32", tags="drift ragged cpu")
 

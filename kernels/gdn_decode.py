@@ -327,7 +327,7 @@ def _small_cases() -> Iterator[Case]:
     yield from Case.grid(B=2, l2norm=0, dtype=("fp32", "bf16"), tags="cpu", **small)
     yield from Case.grid(B=4, pad=(2, 4), dtype=("fp32", "bf16"), tags="cpu", **small)
     yield from Case.grid(B=2, strided=1, state=("fp32", "bf16"), dtype=("fp32", "fp16"), tags="cpu", **small)
-    yield Case(B=1, H=16, HV=48, K=128, V=16, dtype="bf16", tags="cpu")
+    yield Case(B=1, H=16, HV=48, K=128, V=16, dtype="bf16", tags="smoke cpu")
     yield from Case.grid(B=1, H=1, HV=1, K=16, V=8, state=("fp32", "bf16"), dtype="bf16", tags="drift cpu")
 
 

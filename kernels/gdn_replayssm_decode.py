@@ -565,7 +565,7 @@ def _small_cases() -> Iterator[Case]:
     yield Case(L=16, phase=15, dtype="fp32", tags="cpu", **lone)
     yield from Case.grid(pad=(2, 4), dtype=("fp32", "bf16"), tags="cpu", **{**apart, "B": 4})
     yield from Case.grid(nk=(1, 4), dtype="bf16", tags="cpu", **{**apart, "B": 2, "K": 64})
-    yield Case(B=1, H=2, HV=6, K=128, V=8, L=8, dtype="bf16", tags="cpu")
+    yield Case(B=1, H=2, HV=6, K=128, V=8, L=8, dtype="bf16", tags="smoke cpu")
     yield from Case.grid(B=2, H=1, HV=1, K=32, V=4, L=8, phase="mixed", dtype=("fp32", "bf16"), tags="drift cpu")
 
 

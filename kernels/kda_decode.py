@@ -546,7 +546,7 @@ def _model_cases() -> Iterator[Case]:
 
 def _small_cases() -> Iterator[Case]:
     """One option at a time, small enough for the interpreter."""
-    yield Case(T=2, heads=2, dtype="bf16", tags="cpu")
+    yield Case(T=2, heads=2, dtype="bf16", tags="smoke cpu")
     yield Case(T=1, heads=2, layout="time", dtype="bf16", tags="cpu")
     yield Case(T=2, heads=1, dtype="fp32", tags="cpu")
     yield from Case.grid(T=1, heads=1, layout=("channel", "time"), dtype="fp16", tags="cpu")

@@ -763,7 +763,7 @@ def _product_cases() -> Iterator[Case]:
 
 def _rope_cases() -> Iterator[Case]:
     for m in (1, 16, 128, 1024, 8192):
-        yield Case(M=m, K=0, dtype="bf16", tags="model peers" + " cpu" * (m == 1), **QWEN)
+        yield Case(M=m, K=0, dtype="bf16", tags="model peers" + " smoke cpu" * (m == 1), **QWEN)
     yield from Case.grid(M=(1, 128), K=0, dtype="bf16", tags="model", **{**QWEN, "Hq": 16})
     yield from Case.grid(M=(16, 1024), K=0, dtype=("fp32", "fp16"), tags="model", **QWEN)
     yield Case(M=128, K=0, table="bf16", dtype="bf16", tags="model", **QWEN)

@@ -435,7 +435,7 @@ def _gemv_cases() -> Iterator[Case]:
     yield from Case.grid(M=(2, 5), K=512, N=32, packed=1, strided=1, dtype=("fp32", "fp16", "bf16"), tags="cpu")
     yield from Case.grid(M=(3, 7), K=1000, N=10, dtype=("fp32", "fp16", "bf16"), tags="ragged cpu")
     yield from Case.grid(M=(1, 9), K=300, N=21, packed=1, strided=1, dtype=("fp32", "bf16"), tags="ragged cpu")
-    yield from Case.grid(M=(1, 16), K=1, N=1, dtype="fp32", tags="ragged cpu")
+    yield from Case.grid(M=(1, 16), K=1, N=1, dtype="fp32", tags="ragged smoke cpu")
 
 
 KERNEL = Kernel(

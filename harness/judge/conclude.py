@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from harness import metrics
-from harness.judge.model import INTERPRETER, Finding, Policy, Reason, Verdict
+from harness.judge.index import COMPILED
+from harness.judge.model import INTERPRETER, Finding, Policy, Reason, Side, Verdict
 from harness.metrics import Rule
+from harness.records import Status
 
 COMPARED = frozenset({Verdict.BROKEN, Verdict.DRIFTED, Verdict.REGRESSED, Verdict.IMPROVED, Verdict.UNCHANGED})
 UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INCOMPARABLE})
+
+PROVING = frozenset(row.kind for row in metrics.METRICS.values() if row.rule is Rule.ERROR)
+"""Kinds that prove a kernel right."""
 
 INFORMS = frozenset({Reason.ATTRIBUTION, Reason.INTERPRETER_ONLY})
 """Reasons that never count."""
@@ -44,13 +49,30 @@ def effect(finding: Finding, policy: Policy, measured: Collection[tuple[str, str
     return 3 if finding.verdict in UNDECIDED else 0
 
 
-def conclude(findings: Sequence[Finding], policy: Policy) -> tuple[int, tuple[str, ...]]:
-    """The exit code, and why, a line each."""
+def unproved(findings: Sequence[Finding], head: Side) -> tuple[str, ...]:
+    """Kernels that head changed, whose results its plan asks for, and of which no result says on any device that they are right.
+
+    A matrix may prove a kernel on GPUs alone; where none of them is there, that it still compiles is no pass.
+    """
+    asked = {e.cell.kernel for e in head.expected or () if e.kind in PROVING}
+    right = {r.kernel for r in head.records if r.kind in PROVING and r.status == Status.OK}
+    changed = {f.cell.kernel for f in findings if f.kind in COMPILED and f.verdict is not Verdict.REMOVED and f.reason is not Reason.PROVED}
+    return tuple(sorted(asked & changed - right))
+
+
+def conclude(findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
+    """The exit code, and why, a line each.
+
+    Args:
+        wanting: kernels of which nothing says that they are right, see `unproved`.
+    """
     failing = [f for f in findings if f.exit_code == 1]
     fails = [f"fails: {_tally(failing)}"] if failing else []
     undecided = [f"undecided: {_tally([f for f in findings if f.exit_code == 3])}"] if any(f.exit_code == 3 for f in findings) else []
     devices = {f.device for f in findings}
     undecided += [f"undecided: {name} is required, and neither plan has a cell on it" for name in sorted(policy.require - devices)]
+    if wanting:
+        undecided.append(f"undecided: {', '.join(wanting)} changed, and no result says that it is right: submit --kind correctness")
     n = sum(map(compared, findings))
     if not n:
         undecided.append("undecided: nothing was compared")

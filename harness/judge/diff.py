@@ -10,7 +10,7 @@ from dataclasses import replace
 from harness.errors import Undecided
 from harness.judge.alarm import marks
 from harness.judge.cell import CellJudge, Sides, check_metrics
-from harness.judge.conclude import conclude, effect
+from harness.judge.conclude import conclude, effect, unproved
 from harness.judge.index import reached
 from harness.judge.model import INTERPRETER, Diff, Finding, Policy, Reason, Side, Verdict
 from harness.judge.rules import RULES, RuleJudge
@@ -58,7 +58,7 @@ def judge(base: Side, head: Side, policy: Policy | None = None, rules: Mapping[R
     measured = {(r.device, r.kind) for r in head.records if r.status != Status.NO_CAPACITY}
     related = _relate([finding for key in keys for finding in cells.judge(key)])
     findings = sorted((replace(f, exit_code=effect(f, policy, measured)) for f in related), key=_worst_first)
-    exit_code, lines = conclude(findings, policy)
+    exit_code, lines = conclude(findings, policy, () if policy.metrics else unproved(findings, head))
     counts = Counter(f.verdict for f in findings)
     arrived = {r.device for r in head.records if reached(r)}
     return Diff(

@@ -212,3 +212,30 @@ class TestRefusals:
     def test_a_metric_nobody_declared(self, record, side) -> None:
         with pytest.raises(UnknownNameError, match="use 'registers'"):
             judge(side("base"), side("head"), Policy(metrics=frozenset({"register"})))
+
+
+class TestAChangedKernelOfWhichNothingSaysThatItIsRight:
+    """It compiles, and its correctness is asked of GPUs that are not there."""
+
+    def judged(self, record, side, *more, changed=True, asked=True, policy=None):
+        build = {"binary_hash": ["b1"], "grid": ["8"], "config": ["{}"], "launcher_digest": "l1"}
+        absent = [record(A, "correctness", status="no_capacity", metric=None)] if asked else []
+        head = [record(A, "static", 32, **build | ({"binary_hash": ["b2"]} if changed else {})), *absent, *more]
+        return judge(side("base", record(A, "static", 32, **build)), side("head", *head), policy)
+
+    def test_is_no_pass(self, record, side) -> None:
+        diff = self.judged(record, side)
+        assert 3 == diff.exit_code
+        assert "undecided: toy changed, and no result says that it is right: submit --kind correctness" in diff.conclusion
+
+    def test_is_one_where_a_case_was_proved_elsewhere(self, record, side) -> None:
+        assert 0 == self.judged(record, side, record(A.replace("h200", "cpu"), "correctness", 0.001)).exit_code
+
+    def test_is_one_where_it_runs_what_it_ran(self, record, side) -> None:
+        assert 0 == self.judged(record, side, changed=False).exit_code
+
+    def test_is_one_where_nobody_asked(self, record, side) -> None:
+        assert 0 == self.judged(record, side, asked=False).exit_code
+
+    def test_is_one_where_the_user_named_what_to_judge(self, record, side) -> None:
+        assert 0 == self.judged(record, side, policy=Policy(metrics=frozenset({"registers"}))).exit_code

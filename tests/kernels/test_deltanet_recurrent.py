@@ -484,8 +484,7 @@ def test_variants_cover_the_states_that_they_are_for(kernel: Kernel) -> None:
         assert {name for name, covers in expected.items() if covers} == covered, one.key
 
 
-def test_one_smoke_and_three_headlines(kernel: Kernel) -> None:
-    assert ["T=1,heads=16,K=128,V=128,dtype=bf16"] == [c.key for c in kernel.cases if "smoke" in c.tags]
+def test_three_cases_are_headline(kernel: Kernel) -> None:
     assert [32, 512, 8192] == [c.heads for c in kernel.cases if "headline" in c.tags]
 
 

@@ -648,8 +648,7 @@ def test_peers_are_an_append_and_a_fold_of_each_length_at_four_batches(kernel: K
     assert len(expected) == len(peers)
 
 
-def test_one_case_is_smoke_and_three_are_headline(kernel: Kernel) -> None:
-    assert ["B=1,H=16,HV=32,K=128,V=128,L=8,dtype=bf16"] == [c.key for c in kernel.cases if "smoke" in c.tags]
+def test_three_cases_are_headline(kernel: Kernel) -> None:
     headline = [(c.B, c.L, c.phase) for c in kernel.cases if "headline" in c.tags]
     assert [(1, 8, "cycle"), (16, 8, "cycle"), (64, 8, "cycle")] == headline
 

@@ -540,8 +540,7 @@ def test_peers_are_both_widths_at_all_batches(kernel: Kernel) -> None:
     assert [(heads, T, "channel", "bf16") for heads in (12, 96) for T in (1, 8, 32, 64, 128)] == peers
 
 
-def test_one_smoke_and_three_headlines(kernel: Kernel) -> None:
-    assert ["T=1,heads=12,dtype=bf16"] == [c.key for c in kernel.cases if "smoke" in c.tags]
+def test_three_cases_are_headline(kernel: Kernel) -> None:
     assert [(12, 1), (12, 32), (96, 128)] == [(c.heads, c.T) for c in kernel.cases if "headline" in c.tags]
 
 
