@@ -1,4 +1,4 @@
-"""The commands of README.md and CONTRIBUTING.md, run as a reader would."""
+"""The commands of README.md and CONTRIBUTING.md, run as a reader would; the links of every document."""
 
 import re
 import shlex
@@ -47,9 +47,19 @@ def test_a_kernel_is_added_by_the_steps_of_contributing(copy, harness):
     assert "correctness: 4 of 4 right" in submitted.out
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def links(document):
+    """Where a document's links to files lead."""
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    return [(document.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", prose)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_links_lead_somewhere(document):
-    prose = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
-    targets = re.findall(r"\]\(([^)#:]+)\)", prose)
-    assert targets
-    assert [t for t in targets if not (ROOT / t).exists()] == []
+    assert [target for target in links(document) if not target.exists()] == []
+
+
+def test_every_document_is_linked_from_the_readme():
+    assert set(DOCUMENTS[1:]) <= set(links(DOCUMENTS[0]))

@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from harness.dispatch.protocol import Event
+    from harness.records import Cell
 
 
 class Progress:
@@ -15,13 +16,15 @@ class Progress:
 
     Args:
         quiet: show nothing but the bar of a terminal.
+        cells: that are asked for, each of a kind; None where that is not known.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, cells: int | None = None) -> None:
         import sys
 
-        self._quiet = quiet
-        self._done = 0
+        self._quiet, self._cells = quiet, cells
+        self._answered: set[tuple[str, Cell]] = set()
+        self._ended = 0
         self._said: set[tuple[str, str, str | None]] = set()
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
@@ -35,7 +38,7 @@ class Progress:
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("starting", total=None)
+            self._task = self._bar.add_task("starting", total=self._cells)
             self._bar.start()
         return self
 
@@ -51,14 +54,15 @@ class Progress:
             click.echo(line, err=True)
 
     def observe(self, event: Event) -> None:
-        """Count a cell, name one that failed, and say which job ended."""
+        """Count a cell, name one that failed, and say which job ended and how many cells have with it."""
         from harness.dispatch.protocol import CellDone, JobDone
         from harness.dispatch.run import cell_status
 
         if isinstance(event, CellDone):
-            self._done += 1
+            self._answered.add((event.job.kind, event.cell))  # a cell of several launches is one
             if self._bar is not None:
-                self._bar.update(self._task, completed=self._done, description=f"{event.job.kind} {event.job.kernel} {event.job.device}")
+                now = f"{event.job.kind} {event.job.kernel} {event.job.device}"
+                self._bar.update(self._task, completed=len(self._answered), description=now)
             status = cell_status(event.records)
             reason = next((r.reason for r in event.records if r.status == status), None)
             same = (event.job.job_id, str(status), reason)
@@ -67,4 +71,6 @@ class Progress:
                 self.say(f"{status}: {event.job.kind} {event.cell}: {reason}")
         elif isinstance(event, JobDone) and self._bar is None:
             job = event.job
-            self.say(f"[{self._done} done] {job.kind} {job.kernel} on {job.device}")
+            self._ended += len(job.cells)  # not what other jobs have answered meanwhile: so every line counts on
+            count = f"{self._ended} done" if self._cells is None else f"{self._ended} of {self._cells}"
+            self.say(f"[{count}] {job.kind} {job.kernel} on {job.device}")

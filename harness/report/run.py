@@ -1,4 +1,4 @@
-"""The summary of a submit as plain text: what was proved, where, what was not measured, what to do next."""
+"""The summary of a submit as plain text: what came of it on each device, what was not measured, what to do next."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     failed = [e for e in ended if e.status.failed]
     undecided = [e for e in ended if e.status.undecided or (e.status is Status.CANCELLED and not e.left_out)]
     sections = (
-        _top(run),
-        _section("Proved", _proved(ended)),
+        _top(run, ended),
+        _section("Results", _results(ended)),
         _section("Failed", _list(failed, run["run_id"])),
         _section("Undecided", _list(undecided, run["run_id"])),
         _section("Not measured", _absent(ended)),
@@ -77,24 +77,32 @@ def _ended(cell: Cell, kind: str, answers: Mapping[Key, Measured]) -> _Ended:
     return _Ended(cell, kind, measured.status, words.one_line(measured.reason))
 
 
-def _top(run: Mapping[str, Any]) -> list[str]:
-    code, cells = run["exit_code"], words.count(len(run["expected"]), "cell")
+def _top(run: Mapping[str, Any], ended: Sequence[_Ended]) -> list[str]:
     counts = ", ".join(f"{n} {status}" for status, n in run["by_status"].items())
     return [
-        f"{words.CONCLUSIONS[code].upper()} (exit code {code}): {cells}: {counts}",
-        f"  run {run['run_id']}, matrix {run['matrix']}, {run['resolved']}, {words.side({**run, 'distance': 0})}",
+        f"{words.CONCLUSIONS[run['exit_code']].upper()} (exit code {run['exit_code']}){_extent(run['exit_code'], ended)}: {counts}",
+        f"  run {run['run_id']}, matrix {run['matrix']}, {run['resolved']}, code {run['code_digest'][:12]}",
     ]
+
+
+def _extent(code: int, ended: Sequence[_Ended]) -> str:
+    """What the conclusion is of: a pass, where a budget left cells out, only of those that are `ok`."""
+    cells, left_out = words.count(len(ended), "cell"), sum(one.left_out for one in ended)
+    if not left_out:
+        return f": {cells}"
+    of = f" of {sum(one.status is Status.OK for one in ended)} of" if code == 0 else ":"
+    return f"{of} {cells}, {left_out} left out by the budget"
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [title, *(f"  {line}" for line in lines)] if lines else []
 
 
-def _proved(ended: Sequence[_Ended]) -> list[str]:
+def _results(ended: Sequence[_Ended]) -> list[str]:
     """A line a device: how many cells of each kind ended well, of those that were tried."""
     tried: defaultdict[str, defaultdict[str, Counter[Status]]] = defaultdict(lambda: defaultdict(Counter))
     for one in ended:
-        if one.status is not Status.NO_CAPACITY:
+        if one.status is not Status.NO_CAPACITY and not one.left_out:
             tried[one.cell.device][one.kind][one.status] += 1
     width = max(map(len, tried), default=0)
     return [

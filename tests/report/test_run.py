@@ -1,4 +1,4 @@
-"""The summary of a submit: what was proved, where, what was not measured, what to do next."""
+"""The summary of a submit: what came of it, what was not measured, what to do next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_of(records: list[Record], exit_code: int, **changed: Any) -> dict[str, A
     run = {
         "run_id": "20260131T235959-1f2e3d",
         "ref": "worktree",
-        "resolved": "the worktree on main",
+        "resolved": f"worktree on {'a' * 12}",
         "commit": "a" * 40,
         "dirty": False,
         "code_digest": "d" * 64,
@@ -78,6 +78,10 @@ def test_golden_of_a_run_that_passed_on_its_gpu(golden) -> None:
     golden("run_gpu.txt", render_run(run_of(records, 0), records) + "\n")
 
 
+def test_the_commit_is_said_once(no_gpu) -> None:
+    assert 1 == render_run(run_of(no_gpu, 0), no_gpu).count("a" * 12)
+
+
 def test_the_last_line_says_it_plainly(no_gpu) -> None:
     assert "0 of 4 GPUs measured" == render_run(run_of(no_gpu, 0), no_gpu).splitlines()[-1]
 
@@ -125,6 +129,26 @@ def test_what_a_budget_left_out_is_counted_by_kernel_and_kind_and_is_not_undecid
     assert "Left out by the budget\n  add   1 cell: latency 1\n  norm  4 cells: correctness 2, latency 2\n" in text
     assert "run what was left out: harness submit --resume 20260131T235959-1f2e3d" in text
     assert "Undecided" not in text
+
+
+def test_a_pass_of_a_run_that_a_budget_cut_is_a_pass_of_what_was_done() -> None:
+    (good, over, absent) = cells("cpu", 1)[0], cells("cpu", 2)[1], cells("h200", 1)[0]
+    records = [
+        record(good, "correctness"),
+        record(over, "correctness", "cancelled", "budget: over"),
+        record(absent, "latency", "no_capacity"),
+    ]
+    lines = render_run(run_of(records, 0), records).splitlines()
+    assert "PASS (exit code 0) of 1 of 3 cells, 1 left out by the budget: 1 cancelled, 1 no_capacity, 1 ok" == lines[0]
+    assert ["Results", "  cpu  correctness: 1 of 1 right"] == lines[3:5]
+
+
+def test_a_failure_of_a_run_that_a_budget_cut_says_what_was_left_out() -> None:
+    (bad, over) = cells("cpu", 2)
+    records = [record(bad, "correctness", "wrong"), record(over, "correctness", "cancelled", "budget: over")]
+    assert render_run(run_of(records, 1), records).startswith(
+        "FAIL (exit code 1): 2 cells, 1 left out by the budget: 1 cancelled, 1 wrong\n"
+    )
 
 
 def test_a_run_that_was_stopped_under_a_budget_names_what_was_stopped() -> None:
