@@ -19,7 +19,7 @@ from harness.plan.git import Git
 from harness.plan.matrix import INTERPRETER
 from harness.plan.plan import Plan, with_jobs
 from harness.plan.refs import ancestors
-from harness.plan.trees import Tree, listing, tree_of_commit
+from harness.plan.trees import Tree, harness_table, listing, tree_of_commit
 from harness.records import OVER_BUDGET, Cell, Record, Status
 from harness.store.baselines import list_baselines
 from harness.store.lookup import Results
@@ -82,7 +82,8 @@ def _stored_ancestor(tree: Tree, git: Git, results: Results) -> Tree | None:
 def _change(plan: Plan, base: Tree, git: Git, results: Results) -> Change:
     ours, theirs = (_builds(results, tree.code_digest, dirty=tree.dirty) for tree in (plan.tree, base))
     proved = {c for c in ours.keys() & theirs.keys() if same_launches(theirs[c], ours[c]) and stack(theirs[c]) == stack(ours[c])}
-    return change(plan.description, plan.code, listing(git, base), plan.files, proved)
+    config = harness_table(git, base.tree)
+    return change(plan.description, plan.code, listing(git, base), plan.files, proved, base_config=config)
 
 
 def _builds(results: Results, code_digest: str, *, dirty: bool) -> dict[Cell, Record]:

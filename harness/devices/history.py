@@ -18,6 +18,9 @@ RECENT = 20
 disturbance of minutes would be what is usual."""
 LEAST = 3
 """With fewer there is no history to speak of."""
+LEAST_US, MOST_US = 1.0, 1e6
+"""A stored canary took between these (us): launching a kernel alone takes over 1 us, and the slowest device copies its canary in some
+ms. What is beyond them nobody timed, and in medians and spreads it would outweigh all that was. (One just taken is judged as it is.)"""
 LIMIT = 0.05
 """Largest difference from the history's median, relative."""
 DO = "see that nothing else uses it and that its clocks are as they were (harness doctor)"
@@ -70,7 +73,9 @@ class PastLease:
             times, driver = (told["arithmetic_us"], told["copy_us"]), told["driver"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
-        if not all(isinstance(text, str) for text in texts) or not isinstance(driver, str | None) or not are_times(times):
+        if not all(isinstance(text, str) for text in texts) or not isinstance(driver, str | None):
+            return None
+        if not are_times(times) or not all(LEAST_US <= time <= MOST_US for time in times):
             return None
         when, run, method, torch, triton = texts
         return cls(when, run, Stack(method, driver, torch, triton), *times)

@@ -23,7 +23,7 @@ def read_leases(uuid: str) -> list[PastLease]:
     over: leases are judged in numbers, and one line is never needed.
 
     Raises:
-        OSError: the file is there and cannot be read.
+        OSError: the file is there and cannot be read, or something is in its end and no lease, which one long line would hide.
     """
     try:
         descriptor = os.open(history_file(uuid), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -34,7 +34,10 @@ def read_leases(uuid: str) -> list[PastLease]:
         data = os.pread(descriptor, TAIL_BYTES, begin)
     finally:
         os.close(descriptor)
-    return [lease for line in data.split(b"\n") if (lease := PastLease.from_line(line)) is not None]
+    leases = [lease for line in data.split(b"\n") if (lease := PastLease.from_line(line)) is not None]
+    if data.strip() and not leases:
+        raise OSError(None, f"its last {len(data)} bytes hold no lease")
+    return leases
 
 
 def append_lease(uuid: str, lease: PastLease) -> None:

@@ -69,29 +69,33 @@ def count(
         metrics: see `harness.measure.calibration.ncu.options`.
 
     Raises:
-        Undecided: it counted nothing at all: it did not start, hung, may not read the counters, or printed no table.
+        Undecided: it counted nothing at all: it did not start, hung, failed, may not read the counters, or printed no table that can
+            be read.
     """
     home = scratch / "ncu"
     home.mkdir(parents=True, exist_ok=True)
     spec, log, done, said = home / "spec.json", home / "ncu.csv", home / "done.json", home / "output.txt"
     asked = {"root": str(root), "device": unit.device, "cells": list(map(str, cells))}
     spec.write_text(json.dumps({**asked, "spins_us": list(spins_us), "copies_bytes": list(copies_bytes), "done": str(done)}))
-    environment = clean_environment(Flavour.GPU, home, unit.environment) | {"TRITON_CACHE_DIR": str(scratch / "triton" / "head")}
+    environment = clean_environment(Flavour.GPU, home, unit.environment)
+    environment |= {"TRITON_CACHE_DIR": str(scratch / "triton" / "head"), "LC_ALL": "C"}  # the locale decides how ncu writes numbers
     command = [tool, *options(metrics), "--log-file", str(log), sys.executable, "-m", MODULE, str(spec)]
     calls = len(spins_us) + len(copies_bytes) + len(cells)
     what = f"count {calls} calls on {unit.device} ({unit.uuid}) by {TOOL}"
     with unit_lock(unit.uuid, threading.Event()):
-        _run(command, environment, home, said, START_S + CALL_S * calls, what)
+        code = _run(command, environment, home, said, START_S + CALL_S * calls, what)
     try:
-        found = by_marker(parse(log.read_text(errors="replace") if log.exists() else ""))
+        text = log.read_text(errors="replace") if log.exists() else ""
+        found = by_marker(parse(text))
+        if code:
+            raise HarnessError(what, first_error(text) or f"{TOOL} failed with exit code {code}", advice(""))
     except HarnessError as error:
         raise _nothing(what, error, said.read_text(errors="replace")) from error
-    became: list[str | None] = json.loads(done.read_text()) if done.exists() else []
-    return _sorted(found, became, cells, spins_us, copies_bytes)
+    return _sorted(found, _read_done(done, what), cells, spins_us, copies_bytes)
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], home: Path, said: Path, limit_s: float, what: str) -> None:
-    """Run ncu to its end; one that is given up is ended together with the process it looks at, which holds the GPU.
+def _run(command: Sequence[str], environment: Mapping[str, str], home: Path, said: Path, limit_s: float, what: str) -> int:
+    """The exit code of ncu, run to its end; one that is given up is ended with the process it looks at, which holds the GPU.
 
     Raises:
         Undecided: it did not start, or took over `limit_s`.
@@ -102,7 +106,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], home: Path, sai
         except OSError as error:
             raise Undecided(what, f"{TOOL} did not start: {error}", f"see that `{command[0]} --version` runs") from error
         try:
-            process.wait(limit_s)
+            return process.wait(limit_s)
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -118,6 +122,24 @@ def _nothing(what: str, error: HarnessError, said: str) -> Undecided:
         return Undecided(what, named, advice(named))
     tail = " | ".join(said.splitlines()[-2:])
     return Undecided(what, error.found + (f" ({TOOL} ended with: {tail:.200})" if tail else ""), error.do)
+
+
+def _read_done(done: Path, what: str) -> list[str | None]:
+    """What became of each call; empty where the profiled process ended before it wrote it, at its end and as a whole.
+
+    Raises:
+        Undecided: it is of another form.
+    """
+    if not done.exists():
+        return []
+    data = done.read_bytes()
+    try:
+        became = json.loads(data)
+    except (ValueError, RecursionError):
+        became = None
+    if not isinstance(became, list) or not all(isinstance(one, str | None) for one in became):
+        raise Undecided(what, f"{done.name} does not say what became of each call: {data!r:.100}", "see that no other program writes there")
+    return became
 
 
 def _sorted(

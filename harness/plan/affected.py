@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -33,7 +34,15 @@ class Change:
         return one.kind in self.kinds or (one.cell.kernel in self.kernels and one.cell not in self.proved)
 
 
-def change(what: Description, code: Workspace, base: Mapping[str, str], head: Mapping[str, str], proved: Collection[Cell] = ()) -> Change:
+def change(
+    what: Description,
+    code: Workspace,
+    base: Mapping[str, str],
+    head: Mapping[str, str],
+    proved: Collection[Cell] = (),
+    *,
+    base_config: Mapping[str, object],
+) -> Change:
     """What differs between two trees.
 
     Args:
@@ -41,22 +50,26 @@ def change(what: Description, code: Workspace, base: Mapping[str, str], head: Ma
         code: head's code, on disk.
         base, head: path below the workspace -> git blob id, as `trees.listing` gives them.
         proved: see Change.
+        base_config: base's [tool.harness]; where head's is another, everything is touched, equal binaries or not.
     """
+    if base_config != code.config:
+        return Change(frozenset(k.name for k in what.kernels), frozenset(kind.name for kind in what.kinds))
     differing = {path for path in {*base, *head} if base.get(path) != head.get(path)} - {MATRIX, SETTINGS}
     of_jobs = {path for path in differing if PurePosixPath(path).parts[0] == JOBS}
     rest = differing - of_jobs
     roots = _roots(code)
-    every = _any_other(rest)
-    kernels = {k.name for k in what.kernels if every or rest & _reached(k.file, code.root, roots)}
+    reached = {k.name: _reached(k.file, code.root, roots) for k in what.kernels}
+    every = _any_other(rest, set().union(*reached.values()))
+    kernels = {name for name, files in reached.items() if every or rest & files}
     own = {f"{JOBS}/{kind.file}": kind.name for kind in what.kinds}
     shared = of_jobs - set(own)
     kinds = {name for path, name in own.items() if shared or path in of_jobs}
     return Change(frozenset(kernels), frozenset(kinds), frozenset(proved))
 
 
-def _any_other(paths: Collection[str]) -> bool:
-    """Whether a file differs that no import shows, such as data: any kernel may read it."""
-    return any(PurePosixPath(path).suffix != ".py" for path in paths)
+def _any_other(paths: Collection[str], reached: Collection[str]) -> bool:
+    """Whether a file differs that no import shows, such as data, or code whose name is made while it runs: any kernel may read it."""
+    return any(PurePosixPath(path).suffix != ".py" or path not in reached for path in paths)
 
 
 def _roots(code: Workspace) -> tuple[PurePosixPath, ...]:
@@ -66,8 +79,11 @@ def _roots(code: Workspace) -> tuple[PurePosixPath, ...]:
 
 
 def _reached(file: str, root: Path, roots: Sequence[PurePosixPath]) -> set[str]:
-    """A kernel's file and every file that it may import, again and again; files that are not there any more count too."""
+    """A kernel's file and every file that it may import, again and again, with what links lead to; files that are not there any more
+    count too.
+    """
     found: set[str] = set()
+    top = os.path.realpath(root)
     waiting = [PurePosixPath(file)]
     while waiting:
         path = waiting.pop()
@@ -76,7 +92,7 @@ def _reached(file: str, root: Path, roots: Sequence[PurePosixPath]) -> set[str]:
         found.add(str(path))
         if (root / path).is_file():
             waiting += _imports(path, (root / path).read_text(encoding="utf-8", errors="replace"), roots)
-    return found
+    return found | {os.path.relpath(os.path.realpath(root / path), top) for path in found}
 
 
 def _imports(path: PurePosixPath, text: str, roots: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:

@@ -79,11 +79,29 @@ def code_digest(git: Git, tree: str) -> str:
     Raises:
         WorkspaceError: the tree holds no workspace.
     """
-    table = _table(git, tree)
+    table = harness_table(git, tree)
     paths = [git.prefix + p for p in ("kernels", "jobs", *_sources(table))]
     listing = git.raw("ls-tree", "-z", "--full-tree", tree, "--", *paths).decode("utf-8", "surrogateescape")
     content = {"table": table, "paths": sorted(entry for entry in listing.split("\0") if entry)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def harness_table(git: Git, tree: str) -> dict[str, object]:
+    """[tool.harness] of a tree.
+
+    Raises:
+        WorkspaceError: the tree holds no workspace, or bad TOML.
+    """
+    path = f"{git.prefix}pyproject.toml"
+    try:
+        table = tomllib.loads(git.raw("show", f"{tree}:{path}").decode()).get("tool", {}).get("harness")
+    except GitFailed as error:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", str(error), "choose a ref that has the workspace") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", f"bad TOML: {error}", "choose another ref, or mend the file") from error
+    if table is None:
+        raise WorkspaceError(f"{path} in tree {tree[:12]}", "no [tool.harness] table", "choose a ref that has the workspace")
+    return dict(table)
 
 
 def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
@@ -133,7 +151,7 @@ def _blob_id(path: Path, digits: int) -> str:
 
 def _entries(git: Git, tree: Tree) -> Iterator[tuple[str, str, str, PurePosixPath]]:
     """Mode, type, id and path below the workspace of every entry that belongs to the code."""
-    paths = [git.prefix + p for p in ("kernels", "jobs", "pyproject.toml", *_sources(_table(git, tree.tree)))]
+    paths = [git.prefix + p for p in ("kernels", "jobs", "pyproject.toml", *_sources(harness_table(git, tree.tree)))]
     text = git.raw("ls-tree", "-r", "-z", "--full-tree", tree.tree, "--", *paths).decode("utf-8", "surrogateescape")
     for entry in filter(None, text.split("\0")):
         meta, _, name = entry.partition("\t")
@@ -170,19 +188,6 @@ def _blobs(git: Git, ids: list[str]) -> dict[str, bytes]:
         found[blob] = stream[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
     return found
-
-
-def _table(git: Git, tree: str) -> dict[str, object]:
-    path = f"{git.prefix}pyproject.toml"
-    try:
-        table = tomllib.loads(git.raw("show", f"{tree}:{path}").decode()).get("tool", {}).get("harness")
-    except GitFailed as error:
-        raise WorkspaceError(f"{path} in tree {tree[:12]}", str(error), "choose a ref that has the workspace") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WorkspaceError(f"{path} in tree {tree[:12]}", f"bad TOML: {error}", "choose another ref, or mend the file") from error
-    if table is None:
-        raise WorkspaceError(f"{path} in tree {tree[:12]}", "no [tool.harness] table", "choose a ref that has the workspace")
-    return dict(table)
 
 
 def _sources(table: dict[str, object]) -> list[str]:

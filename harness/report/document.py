@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
-from harness.judge.model import Suspicion, Verdict
+from harness.judge.conclude import COMPARED
+from harness.judge.model import Reason, Suspicion, Verdict
 from harness.metrics import Rule
 from harness.records import Cell
 from harness.report.json import FORMAT
@@ -87,6 +88,8 @@ def _agree(document: Mapping[str, Any]) -> None:
     worst = 1 if 1 in effects else 3 if 3 in effects else None
     if worst is not None and document["exit_code"] != worst:
         raise _Wrong(f"exit_code {document['exit_code']}, though a finding makes it {worst}")
+    if document["exit_code"] == 0 and not any(f["verdict"] in COMPARED and f["reason"] != Reason.SKIPPED for f in document["findings"]):
+        raise _Wrong("exit_code 0, though no finding compares anything")
     counted = Counter(f["verdict"] for f in document["findings"])
     if dict(counted) != {verdict: n for verdict, n in document["counts"].items() if n}:
         raise _Wrong("counts are not those of the findings")

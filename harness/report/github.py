@@ -21,6 +21,13 @@ TITLE_LIMIT = 255
 MARK = "kernel-harness"
 """What `external_id` says of our check runs: one of that name which another program has marked is left alone."""
 
+_BREAK = "&#8203;"
+"""A zero-width space. GitHub looks for mentions, references and mail addresses in what Markdown made of a text, where an entity is
+the sign itself again; for web addresses it looks before."""
+_LIVE = re.compile(r"(?P<span>(?<!`)(`+)(?!`).+?(?<!`)\2(?!`))|:(?=//)|(?<=ww)w|[&<@#\\`\[\]]")
+"""A code span, in which GitHub finds nothing, or what may begin a mention, a link or HTML outside of one."""
+_INERT = {"&": "&amp;", "<": "&lt;", "@": f"&#64;{_BREAK}", "#": f"#{_BREAK}", ":": "&#58;", "w": "&#119;"}
+
 _CELLS = 20
 """Cells that one annotation lists; the summary has them all."""
 
@@ -149,8 +156,8 @@ def _line(finding: Mapping[str, Any]) -> str:
 
 
 def _inert(text: str) -> str:
-    """Text on one line in which nothing mentions, links or is HTML."""
-    return re.sub(r"[\[\]]", r"\\\g<0>", words.one_line(text)).replace("@", "&#64;").replace("<", "&lt;")
+    """Text on one line in which nothing mentions, links or is HTML; code spans stay as they are, and no other backtick opens one."""
+    return _LIVE.sub(lambda m: m["span"] or _INERT.get(m[0], f"\\{m[0]}"), words.one_line(text))
 
 
 def _cut(text: str, length: int) -> str:

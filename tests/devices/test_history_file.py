@@ -77,6 +77,22 @@ def test_of_a_long_file_the_end_is_read(monkeypatch):
     assert [lease(7), lease(8), lease(9)] == read_leases(UUID)
 
 
+@pytest.mark.parametrize("text", [b"x" * (2 << 20) + b"\n", b"x" * (1 << 20), b'{"when": "2026'], ids=["a long line", "open", "torn"])
+def test_an_end_that_hides_every_lease_is_an_error_until_the_next_is_appended(text):
+    append_lease(UUID, lease(0))
+    history_file(UUID).write_bytes((history_file(UUID).read_bytes() if len(text) > 100 else b"") + text)
+    with pytest.raises(OSError, match="bytes hold no lease"):
+        read_leases(UUID)
+    append_lease(UUID, lease(1))
+    assert [lease(1)] == read_leases(UUID)
+
+
+def test_an_empty_file_is_no_error():
+    for text in (b"", b"\n"):
+        history_file(UUID).write_bytes(text)
+        assert [] == read_leases(UUID)
+
+
 def folder(file):
     file.mkdir()
 

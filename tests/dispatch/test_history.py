@@ -231,6 +231,16 @@ def test_without_a_readable_history_the_log_says_so_and_times_are_kept(run, capl
     assert all(text.endswith(": make it readable and writable for every user, or remove it") for text in told)
 
 
+def test_a_history_that_one_long_line_hides_is_warned_of(run, caplog):
+    run(Server())
+    with history_file(GPU.uuid).open("ab") as file:
+        file.write(b"x" * (1 << 20) + b"\n")
+    ((record,),) = run(Server(SLOWER))
+    assert "ok" == record.status
+    what = "cannot be read, so that no canary is held against it (its last 1048576 bytes hold no lease): make it readable and writable"
+    assert 1 == sum(what in text for text in caplog.messages)
+
+
 def test_in_a_folder_that_cannot_be_written_there_is_no_history_and_the_log_says_so(run, monkeypatch, caplog):
     monkeypatch.setattr(history_module, "history_file", lambda uuid: Path("/proc/none"))
     monkeypatch.setattr(file_module, "history_file", lambda uuid: Path("/proc/none"))

@@ -41,10 +41,11 @@ def changed(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    def of(*paths, proved=()):
+    def of(*paths, proved=(), config=None):
         head = dict.fromkeys(FILES, "1")
         base = {path: "0" if path in paths else "1" for path in {*FILES, *paths}}
-        return change(description(), read_workspace(tmp_path), base, head, proved)
+        code = read_workspace(tmp_path)
+        return change(description(), code, base, head, proved, base_config=code.config if config is None else config)
 
     return of
 
@@ -59,11 +60,24 @@ def changed(tmp_path):
         ("src/ops/fast.py", {"mul"}),
         ("src/ops/__init__.py", {"mul"}),
         ("team/deep.py", {"pow"}),
-        ("kernels/_lib/unused.py", set()),
+        ("kernels/_lib/by_name.py", {"add", "mul", "pow"}),
+        ("kernels/gone.py", {"add", "mul", "pow"}),
         ("kernels/_lib/table.json", {"add", "mul", "pow"}),
         ("pyproject.toml", set()),
     ],
-    ids=["itself", "import", "import's import", "package", "source", "source's package", "package source", "unused", "data", "settings"],
+    ids=[
+        "itself",
+        "import",
+        "import's import",
+        "package",
+        "source",
+        "source's package",
+        "package source",
+        "no import",
+        "other kernel",
+        "data",
+        "settings",
+    ],
 )
 def test_a_kernel_is_touched_by_its_file_and_what_that_imports(changed, path, kernels):
     assert (kernels, frozenset()) == (changed(path).kernels, changed(path).kinds)
@@ -86,6 +100,33 @@ def test_a_kind_is_touched_by_its_job_file_and_what_jobs_share(changed, path, ki
 def test_a_file_that_head_no_longer_has_touches_who_imports_it(changed, tmp_path):
     (tmp_path / "kernels/mul.py").write_text("import kernels._lib.gone\n")
     assert {"mul"} == changed("kernels/_lib/gone.py").kernels
+
+
+@pytest.mark.parametrize("path", ["src/shared/real.py", "src/shared/gone.py", "kernels/_linked", "kernels/_lib/hop.py"])
+def test_what_a_link_leads_to_touches_who_imports_it(changed, tmp_path, path):
+    (tmp_path / "src/shared").mkdir()
+    (tmp_path / "src/shared/real.py").write_text("import ops.fast\n")
+    (tmp_path / "kernels/_linked").symlink_to("../src/shared")
+    (tmp_path / "kernels/_lib/hop.py").symlink_to("../../src/shared/real.py")
+    (tmp_path / "kernels/_lib/bits.py").unlink()
+    (tmp_path / "kernels/_lib/bits.py").symlink_to("hop.py")
+    (tmp_path / "kernels/pow.py").write_text("import kernels._linked.real, kernels._linked.gone\n")
+    touched = {"src/shared/real.py": {"add", "pow"}, "src/shared/gone.py": {"pow"}}.get(path, {"add", "mul", "pow"})
+    assert touched == changed(path).kernels
+    assert {"add", "mul", "pow"} == changed("src/ops/fast.py").kernels, "imports of what is linked"
+
+
+def test_a_link_that_leads_in_a_circle_touches_who_imports_it(changed, tmp_path):
+    (tmp_path / "kernels/mul.py").write_text("import kernels._lib.circle\n")
+    (tmp_path / "kernels/_lib/circle.py").symlink_to("circle.py")
+    assert {"mul"} == changed("kernels/_lib/circle.py").kernels
+
+
+def test_another_harness_table_touches_everything_whatever_is_proved(changed):
+    cell = Cell("add", "fast", CASES[0].case, "h200")
+    found = changed("pyproject.toml", proved={cell}, config={"sources": ["src"]})
+    assert ({"add", "mul", "pow"}, {"latency", "static"}) == (found.kernels, found.kinds)
+    assert found.affects(Expected(cell, "latency"))
 
 
 def test_equal_code_touches_nothing(changed):

@@ -148,6 +148,19 @@ def test_a_document_from_before_there_were_marks_is_read(write, document) -> Non
     assert older == read_document(write(older))
 
 
+@pytest.mark.parametrize("reason", [None, "no_record", "skipped"], ids=["no finding", "missing", "skipped on both sides"])
+def test_a_pass_without_a_comparison_is_refused(write, clean, reason) -> None:
+    data = json.loads(json.dumps(to_json(clean)))
+    verdict = {"no_record": "MISSING", "skipped": "UNCHANGED"}.get(reason)
+    findings = [{**data["findings"][0], "verdict": verdict, "reason": reason, "exit_code": 0}] if reason else []
+    counts = dict.fromkeys(data["counts"], 0) | ({verdict: 1} if reason else {})
+    passing = {**data, "exit_code": 0, "findings": findings, "counts": counts, "reasons": {str(reason): "why"}, "coverage": []}
+    with pytest.raises(DocumentError) as error:
+        read_document(write(passing))
+    assert "the document: exit_code 0, though no finding compares anything" == error.value.found
+    assert 3 == read_document(write({**passing, "exit_code": 3}))["exit_code"]
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up.py", "kernels/../../up.py", "..", "a\nb.py", ""])
 def test_a_source_outside_of_the_repository_is_refused(write, document, path) -> None:
     with pytest.raises(DocumentError, match=r"sources\.norm\.path"):

@@ -85,7 +85,7 @@ class TestSummary:
         named = {**document, "conclusion": ["fails: see @octocat"], "notes": ["head @team/all is dirty"], "rules": ["ask @octocat"]}
         outside = re.sub(r"(`+).+?\1(?!`)", "", summary({**named, "reasons": dict.fromkeys(document["reasons"], "by @octocat")}))
         assert "@" not in outside
-        assert "&#64;octocat" in outside
+        assert "&#64;&#8203;octocat" in outside
 
     def test_a_mark_mentions_nobody(self, marked) -> None:
         data = to_json(marked)
@@ -94,11 +94,36 @@ class TestSummary:
         outside = re.sub(r"(`+).+?\1(?!`)", "", shown)
         assert "@" not in outside
         assert "<b>" not in outside
-        assert "ask &#64;octocat &lt;b> \\[x\\](y)" in outside
+        assert "ask &#64;&#8203;octocat &lt;b> \\[x\\](y)" in outside
 
     def test_a_text_of_the_diff_is_no_link_no_html_and_no_heading(self, document) -> None:
         shown = summary({**document, "notes": ["<img src=x> [here](https://example.org)\n## Passed"]})
-        assert "- &lt;img src=x> \\[here\\](https://example.org) ## Passed" in shown.splitlines()
+        assert "- &lt;img src=x> \\[here\\](https&#58;//example.org) #&#8203;#&#8203; Passed" in shown.splitlines()
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("see https://example.org or HTTP://example.org", "see https&#58;//example.org or HTTP&#58;//example.org"),
+            ("at www.example.org or www", "at ww&#119;.example.org or ww&#119;"),
+            ("mail a@example.org", "mail a&#64;&#8203;example.org"),
+            ("o/r#1", "o/r#&#8203;1"),
+            ("&#64;octocat &commat;octocat", "&amp;#&#8203;64;octocat &amp;commat;octocat"),
+            (r"\[x\](//example.org)", r"\\\[x\\\](//example.org)"),
+            ("by `a@b [x](https://example.org)` alone", "by `a@b [x](https://example.org)` alone"),
+            ("an open ` before ``a b``", "an open \\` before ``a b``"),
+            ("7 of 8: a.b at 1.5:2", "7 of 8: a.b at 1.5:2"),
+        ],
+        ids=["address", "www", "mail", "reference", "entity", "escaped bracket", "code span", "open backtick", "plain"],
+    )
+    def test_text_from_outside_links_nowhere(self, document, marked, text, expected) -> None:
+        lists = {name: [text] for name in ("conclusion", "notes", "rules")}
+        shown = summary({**document, **lists, "reasons": dict.fromkeys(document["reasons"], text)})
+        reasons = shown.partition("### Reasons\n\n")[2].partition("\n\n")[0].splitlines()
+        assert 3 == shown.splitlines().count(f"- {expected}")
+        assert {True} == {line.endswith(f"`: {expected}") for line in reasons}
+        data = to_json(marked)
+        forged = summary({**data, "marks": [data["marks"][0] | {"detail": text, "do": text}]})
+        assert f": {expected}. Do next: {expected}: `" in forged
 
     def test_is_cut_by_whole_rows_with_a_count(self, document) -> None:
         shown = summary(variants(document, 2000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ TIME_SCALES = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3
 SCALES = TIME_SCALES | {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "%": 1.0}
 """Unit, as older and newer versions write it -> factor to us, to bytes, or to percent."""
 NO_FIGURE = ("", "n/a")
+_NUMBER = re.compile(r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+)([.][0-9]+)?")
+"""As ncu writes one under LC_ALL=C. Other locales swap point and comma, and no count is below 0."""
 MARKER = "marker_kernel"
 """Name of the kernel that stands before each call's, with the call's number and one as its grid."""
-ASKED = "read what ncu counted"
+ASKED, MEND = "read what ncu counted", "ask again; where it stays, use a tested version of ncu"
 
 
 @dataclass(frozen=True)
@@ -94,18 +97,21 @@ def options(metrics: Sequence[str]) -> list[str]:
 
 
 def parse(text: str) -> list[Counted]:
-    """The kernels in ncu's output, in order; lines that are not of the table are left out.
+    """The kernels in ncu's output, in order; what stands before the table, and what ncu says between its rows, is left out.
 
     Raises:
-        HarnessError: no table in it (the first error that ncu names is given), a column or a number missing, or an unknown unit.
+        HarnessError: no table in it (the first error that ncu names is given), a line in it that is no whole row, a column or a number
+            missing, or an unknown unit.
     """
-    rows = list(csv.reader(_table(text)))
+    rows = [_row(line) for line in _table(text)]
     if len(rows) < 2:
         error = first_error(text) or "no table in its output"
         raise HarnessError(ASKED, error, advice(error))
     header, units = rows[0], rows[1]
     if missing := [name for name in (NAME, GRID, *METRICS) if name not in header]:
         raise HarnessError(ASKED, f"no column {missing[0]!r}", "use a version of ncu that has --page raw")
+    if short := next((row for row in rows if len(row) != len(header)), None):
+        raise HarnessError(ASKED, f"{len(header)} columns and a row of {len(short)}: {','.join(short)!r:.100}", MEND)
     return [_counted(dict(zip(header, row, strict=True)), dict(zip(header, units, strict=True))) for row in rows[2:]]
 
 
@@ -126,23 +132,35 @@ def _table(text: str) -> Iterator[str]:
     for line in lines:
         if line.startswith('"ID"'):
             yield line
-            yield from (rest for rest in lines if rest.startswith('"'))
+            yield from (rest for rest in lines if rest.strip() and not rest.startswith("=="))
+
+
+def _row(line: str) -> list[str]:
+    """The fields of a line, all of which ncu quotes: a row that is cut, or goes on in the next line, is none."""
+    try:
+        if line.startswith('"'):
+            return next(csv.reader([line], strict=True))
+        why = "no row of the table"
+    except csv.Error as error:
+        why = str(error)
+    raise HarnessError(ASKED, f"{why}: {line!r:.100}", MEND)
 
 
 def _counted(row: dict[str, str], units: dict[str, str]) -> Counted:
     us, read, written = (_number(row[name], units[name], name) for name in METRICS)
     l1, sm = (None if row.get(name, "") in NO_FIGURE else _number(row[name], units[name], name) for name in MORE)
-    grid = re.search(r"\d+", row[GRID])
+    grid = re.match(r"\(?([0-9]{1,10})\b", row[GRID])
     if grid is None:
-        raise HarnessError(ASKED, f"{GRID} is {row[GRID]!r}", "use a tested version of ncu")
-    return Counted(row[NAME], int(grid.group()), us, read, written, l1, sm)
+        raise HarnessError(ASKED, f"{GRID} is {row[GRID]!r:.100}", "use a tested version of ncu")
+    return Counted(row[NAME], int(grid[1]), us, read, written, l1, sm)
 
 
 def _number(text: str, unit: str, name: str) -> float:
-    try:
-        return float(text.replace(",", "")) * SCALES[unit]
-    except (ValueError, KeyError) as error:
-        raise HarnessError(ASKED, f"{name} is {text!r} {unit!r}", "see that this GPU has that counter, and use a tested ncu") from error
+    value = float(text.replace(",", "")) * SCALES.get(unit, math.nan) if _NUMBER.fullmatch(text) else math.nan
+    if not math.isfinite(value):
+        found = f"{name} is {text!r:.100} {unit!r:.100}"
+        raise HarnessError(ASKED, found, "see that this GPU has that counter, and use a tested ncu")
+    return value
 
 
 def by_marker(kernels: Sequence[Counted]) -> dict[int, CallCounts]:
@@ -150,7 +168,7 @@ def by_marker(kernels: Sequence[Counted]) -> dict[int, CallCounts]:
     groups: dict[int, list[Counted]] = {}
     current: list[Counted] | None = None
     for kernel in kernels:
-        if MARKER in kernel.name:
+        if kernel.name == MARKER:
             current = groups.setdefault(kernel.grid - 1, [])
         elif current is not None:
             current.append(kernel)

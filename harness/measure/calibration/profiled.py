@@ -83,7 +83,10 @@ def main() -> None:
         became.append(_profile(number, make))
         gc.collect()
         torch.cuda.empty_cache()
-    Path(spec["done"]).write_text(json.dumps(became))
+    done = Path(spec["done"])
+    part = done.with_suffix(".part")  # a process that ends while it writes leaves no half of it
+    part.write_text(json.dumps(became))
+    part.replace(done)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,10 @@ def test_what_comes_before_the_first_marker_belongs_to_no_call():
     assert by_marker(kernels[3:5]) == {}
 
 
-def test_the_marker_is_the_kernel_of_that_name():
+def test_the_marker_is_the_kernel_of_that_name_alone():
     assert marker_kernel.__name__ == MARKER
+    calls = by_marker(parse(TEXT.replace('"spin_kernel"', '"my_marker_kernel_v2"')))
+    assert ["my_marker_kernel_v2"] == [kernel.name for kernel in calls[0].launches]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +89,76 @@ class TestWhatMayBeAskedBesideIt:
         (TEXT.replace("dram__bytes_read.sum", "other"), "no column 'dram__bytes_read.sum'"),
         (TEXT.replace('"1,000,000"', '"n/a"'), "dram__bytes_read.sum is 'n/a' 'byte'"),
         (TEXT.replace('"byte","byte","ns"', '"byte","byte","weeks"'), "gpu__time_duration.sum is '1,312' 'weeks'"),
+        (TEXT.replace('"(528, 1, 1)"', '"n/a"'), "Grid Size is 'n/a'"),
     ],
-    ids=["no permission", "nothing", "no column", "no number", "no such unit"],
+    ids=["no permission", "nothing", "no column", "no number", "no such unit", "no grid"],
 )
 def test_what_cannot_be_read_is_an_error(text, found):
     with pytest.raises(HarnessError) as caught:
         parse(text)
     assert found == caught.value.found
+
+
+@pytest.mark.parametrize(("written", "us"), [("2500", 2.5), ("2,500", 2.5), ("1,002,500.5", 1002.5005), ("0", 0.0), ("0.25", 0.00025)])
+def test_numbers_are_those_of_the_c_locale(written, us):
+    assert pytest.approx(us) == parse(TEXT.replace('"2,500"', f'"{written}"'))[3].us
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "2.500,5",
+        "2500,5",
+        "2,5",
+        "2,50",
+        "25,00",
+        "2\u202f500",
+        "2'500",
+        "1,2345",
+        "nan",
+        "inf",
+        "-2,500",
+        "-0",
+        "1e3",
+        "1_0",
+        "٢",
+        "",
+        "9" * 400,
+    ],
+    ids=lambda written: ascii(written[:9]),
+)
+def test_what_is_no_such_number_is_refused_rather_than_guessed(written):
+    with pytest.raises(HarnessError, match=r"gpu__time_duration\.sum is ") as caught:
+        parse(TEXT.replace('"2,500"', f'"{written}"'))
+    assert len(caught.value.found) < 200
+
+
+LAST = TEXT.splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (TEXT.partition(LAST)[0] + LAST[:-9], "unexpected end of data: "),
+        (TEXT.partition(LAST)[0] + LAST[: LAST.rindex(',"')], "14 columns and a row of 13: "),
+        (TEXT.replace(',"byte","byte","ns"', ',"byte","byte"'), "14 columns and a row of 13: "),
+        (TEXT.replace('"second"', '"sec\nond"'), "unexpected end of data: "),
+        (TEXT.replace('"second"', f'"{"x" * 200_000}"'), "field larger than field limit (131072): "),
+        (TEXT.replace('"4","4242"', '4,"4242"'), "no row of the table: "),
+        (TEXT.replace('"4","4242"', 'a kernel printed this\n"4","4242"'), "no row of the table: "),
+    ],
+    ids=["cut", "cut between columns", "short units", "line break in a name", "huge name", "no quote", "another line"],
+)
+def test_a_line_that_is_no_whole_row_is_an_error(text, found):
+    with pytest.raises(HarnessError) as caught:
+        parse(text)
+    assert caught.value.found.startswith(found)
+    assert len(caught.value.found) < 200
+
+
+def test_what_ncu_says_between_the_rows_is_no_row():
+    lines = TEXT.splitlines()
+    assert parse(TEXT) == parse("\n".join([*lines[:7], "==WARNING== slow", "", *lines[7:]]))
 
 
 @pytest.mark.parametrize(
