@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 import types
@@ -136,6 +137,13 @@ def load_kind(file: Path) -> Kind:
     if not isinstance(kind, Kind):
         raise KernelFileError(asked, "no KIND", "declare KIND = Kind(...) in it, or start its name with an underscore")
     return kind
+
+
+def as_known(text: str, root: Path) -> str:
+    """A text whose paths below the root of a workspace are relative to it: as the user knows them, wherever it was checked out."""
+    return re.sub(
+        rf"(?<![\w./-]){re.escape(str(root))}(?:(/)(?=[\w.-])|(?![\w./-]))", lambda found: "" if found[1] else "the workspace", text
+    )
 
 
 def loaded_workspace() -> Workspace | None:

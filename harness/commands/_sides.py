@@ -5,6 +5,7 @@ none, so that both sides are compiled by one stack.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.authoring.workspace import Workspace
+from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.run import declarations, describe_run, execute, new_run_id
 from harness.errors import RefError, Undecided
 from harness.judge.model import Side
+from harness.plan.budget import duration_text
 from harness.plan.describe import describe
 from harness.plan.git import Git
 from harness.plan.jobs import make_jobs
@@ -25,11 +28,14 @@ from harness.plan.plan import Plan, plan_tree
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import Cell, Expected, Record, Status
+from harness.store.baselines import HEAD
 from harness.store.files import read_parquet
 from harness.store.lookup import Found, Pairs, Results
 from harness.store.runs import RunStore
 
 STATIC = "static"
+STOPPED = 130
+"""Exit code of a run that a signal ended."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,11 @@ class Named:
 
 @dataclass(frozen=True)
 class Sides:
-    """What a diff judges, and what a reader should know of how it was put together."""
+    """What a diff judges, and what a reader should know of how it was put together.
+
+    Args:
+        head_was_run: a run of head's own is here (or head is a file): its plan says what is expected.
+    """
 
     base: Side
     head: Side
@@ -114,7 +124,7 @@ class Assembler:
                 expected=None if head_expected is None else tuple(head_expected),
             ),
             tuple(self.notes),
-            head_was_run=head.found is not None,
+            head_was_run=head.tree is None or bool(head.found and head.found.runs),
         )
 
     def _named(self, ref: str) -> Named:
@@ -149,9 +159,10 @@ class Assembler:
         commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
         # a run is never its own baseline
         exclude = head.found.sources if head.found and head.ref.startswith("run:") else frozenset()
+        judged = {run["run_id"] for run in head.found.runs} if head.found else set()
         tree = tree_of_commit(self.git, commit, ref, f"{ref} at {commit[:12]}")
         for ancestor in ancestors(self.git, commit):
-            if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude):
+            if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude, judged=judged):
                 if ancestor.distance:
                     self.notes.append(
                         f"base {commit[:12]} has no results: what was measured of {ancestor.commit[:12]} stands in, "
@@ -186,17 +197,19 @@ class Assembler:
         return put(base_records, pairs.base), put(head_records, pairs.head)
 
     def _expected(self, head: Named, matrix: str) -> list[Expected] | None:
-        """What head's plan asks for: that of its runs; of the matrix where nothing was run; None for a file, which has no plan."""
+        """What head's plan asks for: that of its runs; of the matrix where it has none, though it was the base of another's or
+        has baselines; None where neither is to be had: for a file, and for baselines where nothing is compiled.
+        """
         if runs := head.found.runs if head.found else ():
             merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
         if head.tree is not None and self.compile:
-            self.notes.append(
-                f"head {head.resolved} was never run: only what can be compiled here is compared (harness submit --ref {head.ref})"
-            )
+            what = "what is known of it otherwise, and what can be compiled here, is" if head.found else "only what can be compiled here is"
+            self.notes.append(f"head {head.resolved} was never run: {what} compared (harness submit --ref {head.ref})")
             return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
-        if head.found is None:
-            raise Undecided(f"the results of {head.ref}", "none are stored", f"harness submit --ref {head.ref}")
+        if head.found is None or all(r.arm != HEAD for r in head.found.records):
+            why = "none are stored" if head.found is None else "it was measured as the base of other code alone"
+            raise Undecided(f"the results of {head.ref}", why, f"harness submit --ref {head.ref}")
         return None
 
     def _in_scope(
@@ -273,11 +286,27 @@ class Assembler:
         return [r for r in records if r.kind != STATIC or r.cell not in wanted] + fresh
 
     def _run(self, plan: Plan) -> list[Record]:
-        self.say(f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU")
+        """Compile what a plan asks for, and keep it for later diffs.
+
+        Raises:
+            KeyboardInterrupt: it was stopped; what was compiled until then is kept.
+        """
+        dispatcher = LocalDispatcher()
+        seconds = math.ceil(sum(job.expected_s for job in plan.jobs) / dispatcher.slots)
+        about = duration_text(seconds if seconds < 60 else 60 * math.ceil(seconds / 60))
+        self.say(
+            f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU, about {about} on {dispatcher.slots} cores"
+            " (--no-compile leaves them out, --matrix NAME compares fewer; what is compiled is kept)"
+        )
         now = datetime.now(UTC)
         run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": 1})
         place = self.workspace.compiled_dir
-        outcome = execute(plan, LocalDispatcher(), RunStore(place), run, place / run["run_id"])
+        with Progress(quiet=False) as progress:
+            outcome = execute(plan, dispatcher, RunStore(place), run, place / run["run_id"], observe=progress.observe)
+        if outcome.exit_code == STOPPED:
+            kept = len({r.cell for r in outcome.records if not Status(r.status).resumable})
+            self.say(f"stopped: {kept} of {len(plan.expected)} cells are compiled, and kept for the next diff")
+            raise KeyboardInterrupt
         return [r for r in outcome.records if r.status != Status.NO_CAPACITY]
 
 

@@ -71,7 +71,7 @@ def _execute(plan: Plan, unit: Unit, store: RunStore, place: Path, launches: int
     now = datetime.now(UTC)
     run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": launches})
     seconds = sum(job.expected_s for job in plan.jobs)
-    with Progress(quiet=output == "json") as progress:
+    with Progress(quiet=output == "json", cells=len(plan.expected)) as progress:
         where = f"{unit.device} ({unit.uuid})"
         size = f"{len(plan.expected)} cells, launches a cell: {launches}"
         progress.say(f"bench of {plan.tree.resolved}: {size}, on {where}, about {seconds:.0f} s")

@@ -83,7 +83,7 @@ def _measure(
     where.parts.scratch.mkdir(parents=True, exist_ok=True)
     dispatcher: Dispatcher = OneUnitDispatcher(unit)
     known = None
-    with Progress(quiet=quiet) as progress:
+    with Progress(quiet=quiet, cells=len(job.cells) + len(plan.expected)) as progress:
         seconds = sum(each.expected_s for each in (job, *plan.jobs))
         progress.say(f"calibrating {unit.device} ({unit.uuid}): {len(job.cells)} parts, {len(plan.expected)} cells, about {seconds:.0f} s")
         try:

@@ -9,12 +9,17 @@ import click
 from harness.commands import _dispatchers, _options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.authoring.workspace import Workspace
     from harness.commands._budget import Budgeted
     from harness.dispatch.protocol import Dispatcher
     from harness.dispatch.run import Outcome
     from harness.plan.plan import Plan
     from harness.store.runs import RunStore
+
+_OF_A_PLAN = {"matrix", "ref", "kernels", "variants", "cases", "devices", "kinds", "against", "launches"}
+"""Parameters that say what a run measures: `--resume` has them from the run."""
 
 
 @click.command(
@@ -32,7 +37,7 @@ if TYPE_CHECKING:
 @_dispatchers.address
 @_dispatchers.max_queue
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
-@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped: an id, or `last`.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped, as it was planned: an id, or `last`.")
 @click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
 @click.option("--against", metavar="REF", help="Measure the merge base of REF too, the timed cells in pairs (ABBA) in one lease.")
 @click.option(
@@ -77,6 +82,8 @@ def command(
     from harness.plan.matrix import Filters
     from harness.store.runs import RunStore
 
+    if resume:
+        _refuse_a_plan_beside(resume)
     seconds = None if budget is None else parse_duration(budget)
     carrier = _dispatchers.make_dispatcher(dispatcher, address, slots, max_queue)
     workspace = find_workspace()
@@ -95,22 +102,51 @@ def command(
         plan = limited.plan
     run = {**run, "options": {**run["options"], "budget_s": seconds}}
     if dry_run:
-        _show(plan, limited, carrier, output)
+        _show(plan, limited, carrier, output, workspace.runs_dir / run["run_id"])
         return 0
     outcome = _execute(plan, run, workspace, store, carrier, required, output, limited)
     _report(outcome, output, limited)
     return outcome.exit_code
 
 
-def _show(plan: Plan, limited: Budgeted | None, dispatcher: Dispatcher, output: str) -> None:
+def _refuse_a_plan_beside(resume: str) -> None:
+    """Refuse options that say what to run beside `--resume`, which goes on with what its run was started with.
+
+    Raises:
+        HarnessError: there are some.
+    """
+    from click.core import ParameterSource
+
+    from harness.errors import HarnessError
+
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in _OF_A_PLAN and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise HarnessError(
+            f"--resume {resume} with {', '.join(given)}",
+            "a run is resumed with what it was started with: its code, its cells and its launches",
+            f"leave {', '.join(given)} out; or leave --resume out, and start another run",
+        )
+
+
+def _show(plan: Plan, limited: Budgeted | None, dispatcher: Dispatcher, output: str, folder: Path) -> None:
+    """Print what would run; of a run that is resumed, whose journal is in `folder`, what is left."""
+    from dataclasses import replace
+
+    from harness.dispatch.remainder import remainder
+
     if limited is not None:
         from harness.commands._budget import show_forecast
 
-        show_forecast(limited, dispatcher, output)
+        show_forecast(replace(limited, plan=remainder(plan, folder)), dispatcher, output)
         return
     from harness.commands.plan import show_plan
 
-    show_plan(plan, output)
+    show_plan(remainder(plan, folder), output)
 
 
 def _fresh(
@@ -163,7 +199,7 @@ def _execute(
 
     folder, seconds = workspace.runs_dir / run["run_id"], limited.seconds if limited else None
 
-    with Progress(quiet=output == "json") as progress:
+    with Progress(quiet=output == "json", cells=len(plan.expected)) as progress:
         against = f" against {plan.base.tree.resolved}" if plan.base else ""
         size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import shutil
 import signal
@@ -16,14 +17,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import harness
-from harness.dispatch.blocks import Answer, torn, why_torn
+from harness.dispatch.blocks import torn, why_torn
 from harness.dispatch.derive import speedups
 from harness.dispatch.journal import Journal
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
+from harness.dispatch.remainder import answer_of, answers, unfinished
 from harness.errors import HarnessError
 from harness.plan.budget import Allowance
 from harness.plan.describe import Description
-from harness.plan.jobs import narrowed
 from harness.plan.plan import Plan
 from harness.records import Cell, Record, Status
 
@@ -68,8 +69,8 @@ def declarations(what: Description) -> dict[str, Any]:
 
 def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]) -> dict[str, Any]:
     """run.json of a run that starts: identity, plan, and the options that `--resume` needs."""
-    tree = plan.tree
-    against = plan.base and plan.base.tree
+    tree, base = plan.tree, plan.base
+    against = ("ref", "resolved", "commit", "tree", "code_digest", "dirty")
     return {
         "run_id": run_id,
         "created_at": now.isoformat(),
@@ -80,12 +81,20 @@ def describe_run(plan: Plan, run_id: str, now: datetime, options: dict[str, Any]
         "tree": tree.tree,
         "dirty": tree.dirty,
         "code_digest": tree.code_digest,
+        "jobs": _jobs_digest(plan.code.jobs_dir),
         "matrix": plan.matrix,
-        "against": against and {name: getattr(against, name) for name in ("ref", "resolved", "commit", "tree", "code_digest", "dirty")},
+        "against": base and {name: getattr(base.tree, name) for name in against} | {"jobs": _jobs_digest(base.code.jobs_dir)},
         "options": options,
         "declared": declarations(plan.description),
         "expected": [{"cell": str(e.cell), "kind": e.kind, "limit": e.limit} for e in plan.expected],
     }
+
+
+def _jobs_digest(jobs_dir: Path) -> str:
+    """Digest of how cells are measured: of all files of jobs/ but the matrix, which says only what is asked."""
+    files = {str(p.relative_to(jobs_dir)): p for p in jobs_dir.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    content = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if name != "matrix.toml"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def execute(
@@ -116,18 +125,12 @@ def execute(
     journal = Journal(folder / "journal.jsonl")
     try:
         store.save(run)
-        done = {_answer(entry[0]): entry for entry in journal.entries if not Status(entry[0].status).resumable}
-        for answer in torn(plan.jobs, done):
-            del done[answer]  # a block counts whole, of one lease, or not at all
+        done = answers(plan.jobs, journal.entries)
         capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
         scratch = folder / "scratch"
         context = replace(_context(plan, run, scratch), allowance=allowance)
         left_out: dict[Key, str] = {}
-        todo = []
-        for job in plan.jobs:
-            turns = [replace(t, cells=tuple(c for c in t.cells if (job.kind, c, t.arm, t.position) not in done)) for t in job.turns]
-            if any(turn.cells for turn in turns) and (job.on == "host" or capacity.get(job.device, 0)):
-                todo.append(narrowed(job, turns))
+        todo = [job for job in unfinished(plan.jobs, done) if job.on == "host" or capacity.get(job.device, 0)]
         with _signals(dispatcher) as cancelled:
             dispatcher.submit(context, todo)
             for event in dispatcher.events():
@@ -135,7 +138,7 @@ def execute(
                     records = [replace(r, seq=journal.seq + i) for i, r in enumerate(event.records)]
                     journal.seq += len(records)
                     journal.append(records)
-                    done[_answer(records[0])] = records
+                    done[answer_of(records[0])] = records
                 elif isinstance(event, LeftOut):
                     left_out |= {(event.job.kind, cell): event.reason for turn in event.job.turns for cell in turn.cells}
                 observe(event)
@@ -163,11 +166,6 @@ def execute(
 
 def _key(record: Record) -> Key:
     return record.kind, record.cell
-
-
-def _answer(record: Record) -> Answer:
-    """What a journal entry answers: a cell of a kind, in one turn of its job."""
-    return record.kind, record.cell, record.arm, record.position
 
 
 def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:

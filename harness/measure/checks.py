@@ -7,7 +7,8 @@ variant's new state), an integer or bool one the reference's, every other one th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from harness.authoring.catalogue import as_known, loaded_workspace
 from harness.authoring.model import Inputs, Kernel, Tolerance
 from harness.measure.data import torch_dtype
 from harness.measure.guards import Breach, unwritten
@@ -118,9 +120,11 @@ def touched_rows(kernel: Kernel, name: str, inputs: Inputs) -> torch.Tensor | No
 
 def _reference_is_unfit(trial: Trial) -> str | None:
     variant = trial.subject.variant
+    if not isinstance(trial.reference, Mapping):
+        return f"it gives a {type(trial.reference).__name__}: {_must_return(trial.subject)}"
     for name in (*(variant.outputs or ()), *trial.mutated):
         if name not in trial.reference:
-            return f"it gives no {name!r}"
+            return f"it gives {', '.join(map(str, trial.reference)) or 'nothing'}, no {name!r}: {_must_return(trial.subject)}"
         value = trial.reference[name]
         if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
             return f"{name} is {value.dtype}; compute it in fp32 or fp64"
@@ -135,6 +139,17 @@ def _reference_is_unfit(trial: Trial) -> str | None:
     if not trial.mutated and all(trial.reference[name] is None for name in variant.outputs or ()):
         return "it gives nothing to compare"
     return _has_nothing_finite(trial)
+
+
+def _must_return(subject: Subject) -> str:
+    """Where the reference is, and what it has to give."""
+    function = subject.kernel.reference
+    while isinstance(function, functools.partial):
+        function = function.func
+    code, workspace = getattr(function, "__code__", None), loaded_workspace()
+    place = f"{code.co_filename}:{code.co_firstlineno}" if code else f"that of kernel {subject.kernel.name}"
+    shown = as_known(place, workspace.root) if workspace else place
+    return f"mend {shown}, which must return a dict with every name of `outputs` and `mutates`"
 
 
 def _has_nothing_finite(trial: Trial) -> str | None:

@@ -10,6 +10,7 @@ import fnmatch
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.authoring.catalogue import load_kernels, load_kind, load_named
+from harness.authoring.catalogue import as_known, load_kernels, load_kind, load_named, loaded_workspace
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
@@ -30,6 +31,7 @@ from harness.records import Cell, Status
 if TYPE_CHECKING:
     from harness.authoring.catalogue import Loaded
     from harness.authoring.model import Kind
+    from harness.authoring.workspace import Workspace
     from harness.measure.compiles import Compiles
     from harness.measure.subject import Reading, Subject
 
@@ -113,7 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
         kernels = load_named(workspace, {Cell.parse(cell).kernel for cell in asked.cells}) if asked else load_kernels(workspace)
         config.stash[SESSION] = Session(device, kernels, timer)
     except HarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(as_known(str(error), launch_request.root) if launch_request else str(error)) from error
     if launch_request:
         from harness.measure.environment import environment, node_name
 
@@ -297,6 +299,9 @@ def _blame(error: BaseException) -> Reading:
     from triton.errors import TritonError
 
     words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    if workspace := loaded_workspace():
+        place = _place(error, workspace)
+        words = as_known(words, workspace.root) + (f" ({place})" if place else "")
     text = words.encode("utf-8", "backslashreplace").decode()
     if isinstance(error, torch.OutOfMemoryError):
         return _reading(Status.OOM, text)
@@ -305,6 +310,19 @@ def _blame(error: BaseException) -> Reading:
     if isinstance(error, AssertionError):
         return _reading(Status.WRONG, text)
     return _reading(Status.CRASH, text)
+
+
+def _place(error: BaseException, workspace: Workspace) -> str | None:
+    """The innermost line of the workspace's own files that an error comes from, as `kernels/axpy.py:35`; None where there is none.
+
+    What Triton's interpreter raises has the line of the launch, and its cause that of the kernel.
+    """
+    own = [workspace.root / path for path in workspace.code_paths]
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if any(Path(frame.filename).is_relative_to(path) for path in own)]
+    if error.__cause__ is not None and mine[-1:] != frames[-1:] and (deeper := _place(error.__cause__, workspace)):
+        return deeper
+    return f"{Path(mine[-1].filename).relative_to(workspace.root)}:{mine[-1].lineno}" if mine else None
 
 
 def _line(subject: Subject, reading: Reading) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import errors
+from harness.authoring.catalogue import as_known
 from harness.authoring.workspace import Workspace, read_workspace
 
 
@@ -88,7 +89,7 @@ def describe(workspace: Workspace) -> Description:
     """Read a workspace in a child process.
 
     Raises:
-        HarnessError: whatever is wrong with the workspace's files, as the child found it.
+        HarnessError: whatever is wrong with the workspace's files, as the child found it; they are named by their paths in it.
         WorkspaceError: the child died, or the extra `kernels` is not installed.
     """
     # the child must see the engine that runs here, and no device
@@ -104,15 +105,15 @@ def describe(workspace: Workspace) -> Description:
     try:
         answer = json.loads(text)
     except json.JSONDecodeError:
-        tail = "\n".join(said.splitlines()[-3:])
+        tail = as_known("\n".join(said.splitlines()[-3:]), workspace.root)
         raise errors.WorkspaceError(
-            f"the kernels and jobs of {workspace.root}",
+            "the kernels and jobs of the workspace",
             f"reading them ended with status {status}: {tail}",
             "install the extra `kernels` if torch or triton is missing; else mend the file named above",
         ) from None
     if "error" in answer:
         kind = getattr(errors, answer["error"].pop("type"))
-        raise kind(**answer["error"])
+        raise kind(**{part: as_known(words, workspace.root) for part, words in answer["error"].items()})
     return _from_json(answer)
 
 

@@ -13,7 +13,7 @@ from harness.errors import StoreError, UnknownNameError
 from harness.records import Cell, Record, Status
 from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
-from harness.store.runs import RunStore
+from harness.store.runs import RunStore, base_has_same_jobs
 from harness.store.tables import fingerprint
 
 LEVEL = 19
@@ -23,6 +23,8 @@ _PLACE = re.compile(r"device=(?P<device>[^/]+)/(?P<run>[^/]+)\.parquet")
 
 COPIED = frozenset({Status.OK, Status.SKIPPED})
 """Statuses that a baseline holds: a value, or the reason why there need be none."""
+HEAD = "head"
+"""The arm of what a run measured of its own code."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ def accept(
 ) -> AcceptReport:
     """Copy a run's records into the baselines, without samples: `value` is the launch's median.
 
+    A cell is copied whole, under either arm, or not at all. What a paired run measured of its base is copied where the base's
+    code has the same job files: under others it would be another answer than that code's own.
+
     Args:
         store: where the run is.
         run_id: the run; it must have finished, with exit code 0, on a clean commit.
@@ -106,8 +111,9 @@ def accept(
     chosen = _choose(_choose(records, "device", devices), "kind", kinds)
     left_out = Counter({"not asked for": len(records) - len(chosen)})
     by_device: dict[str, list[Record]] = {}
+    unfit = {_question(record): reason for record in records if (reason := _why_not(record, run))}
     for record in chosen:
-        if reason := _why_not(record):
+        if reason := _why_not(record, run) or unfit.get(_question(record)):
             left_out[reason] += 1
         else:
             by_device.setdefault(record.device, []).append(replace(record, samples=None))
@@ -172,9 +178,17 @@ def _choose(records: Sequence[Record], column: str, wanted: Collection[str] | No
     return [record for record in records if not wanted or getattr(record, column) in wanted]
 
 
-def _why_not(record: Record) -> str | None:
+def _question(record: Record) -> tuple[str, Cell, str]:
+    return record.kind, record.cell, record.arm
+
+
+def _why_not(record: Record, run: Mapping[str, Any]) -> str | None:
     if Status(record.status) not in COPIED:
         return record.status
+    if record.simulated:
+        return "simulated"
+    if record.arm != HEAD and not base_has_same_jobs(run):
+        return "base arm under other job files"
     if record.dirty or not record.commit:
         return "dirty" if record.dirty else "no commit"
     return None

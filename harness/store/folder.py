@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from harness.errors import StoreError
+from harness.errors import StoreError, Undecided
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Folder:
 
         Raises:
             StoreError: it cannot be written; nothing of it is left then.
+            Undecided: likewise, for want of room.
         """
         with _reaching(self.where(path)):
             if self.local:
@@ -130,4 +134,7 @@ def _reaching(where: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
+        if getattr(error, "errno", None) in _FULL:
+            do = "make room, then the same again; a run goes on with harness submit --resume RUN"
+            raise Undecided(f"to write {where}", str(error), do) from error
         raise StoreError(where, str(error), "check the path, its permissions and its credentials") from error

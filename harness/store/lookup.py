@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.errors import Undecided
 from harness.records import Cell, Record, Status
-from harness.store.baselines import read_baselines
+from harness.store.baselines import HEAD, read_baselines
 from harness.store.runs import RunStore
 
 Key = tuple[str, Cell]
-HEAD, BASE = "head", "base"
+Group = list[Record]
+"""One answer to a kind of a cell: all its records from one run and arm."""
+BASE = "base"
+
+
+class Weight(IntEnum):
+    """How much an answer counts against an equally recent one."""
+
+    NOTHING = 0
+    """Nothing was measured: no unit came to it, or a simulated one."""
+    PART = 1
+    """Some of it was not: the run was stopped, its budget was over, or infrastructure failed."""
+    WHOLE = 2
+    FAILURE = 3
+    """A rerun until green proves nothing."""
+
+    @classmethod
+    def of(cls, group: Group) -> Weight:
+        """The weight of an answer."""
+        if any(Status(r.status).failed for r in group):
+            return cls.FAILURE
+        unanswered = [Status(r.status).resumable or r.simulated for r in group]
+        return cls.NOTHING if all(unanswered) else cls.PART if any(unanswered) else cls.WHOLE
 
 
 @dataclass(frozen=True)
@@ -35,7 +58,8 @@ class Found:
     """The results of one code digest.
 
     Args:
-        records: one answer to every kind of a cell, the newest that came from a unit.
+        records: one answer to every kind of a cell, the one of most weight, then the newest; those measured as the base arm of
+            other code's runs stand only where the code's own are worth nothing.
         runs: run.json of the stored runs among the sources, newest first.
         sources: ids of all runs that the records come from.
     """
@@ -76,6 +100,8 @@ class Results:
     def pairs(self, base: str, head: str, *, dirty: bool, runs: Collection[str] | None = None) -> Pairs:
         """What paired runs of `head` against `base` (code digests) timed under both arms, all such runs taken together.
 
+        Of a cell that a run did not bring to its end (it was stopped, or its budget was over) that run has no pairs.
+
         Args:
             dirty: whether runs of a dirty worktree count.
             runs: ids of the runs that count; all where None.
@@ -85,71 +111,80 @@ class Results:
             for run, records in self._stored(self.store, head, dirty)
             if run["against"] and run["against"]["code_digest"] == base and (runs is None or run["run_id"] in runs)
         ]
-        launches = [r for _, records in found for r in records if r.block is not None]
+        launches = [r for _, records in found for r in _whole(records) if r.block is not None]
         ours, theirs = _of_arm(launches, BASE), _of_arm(launches, HEAD)
         common = {(r.kind, r.cell) for r in ours} & {(r.kind, r.cell) for r in theirs}
         base_side, head_side = (tuple(r for r in side if (r.kind, r.cell) in common) for side in (ours, theirs))
         return Pairs(base_side, head_side, tuple(run["run_id"] for run, _ in found))
 
-    def of(self, code_digest: str, *, dirty: bool, exclude: Collection[str] = ()) -> Found | None:
+    def of(self, code_digest: str, *, dirty: bool, exclude: Collection[str] = (), judged: Collection[str] = ()) -> Found | None:
         """The results of some code, or None.
+
+        What a paired run measured as its base arm was measured under the job files of that run's head: it counts where the code
+        has the same ones, or where that very run is judged, and only for what the code's own results lack.
 
         Args:
             dirty: whether runs of a dirty worktree count: they never do for a commit.
             exclude: runs whose head does not count.
+            judged: the runs of the head that the code is the base of.
         """
         stored = [answer for answer in self._stored(self.store, code_digest, dirty) if answer[0]["run_id"] not in exclude]
         read = [(run, _of_arm(records, HEAD)) for run, records in stored]
-        as_base = self._as_base(code_digest)
-        known = {run["run_id"] for run, _ in read} | {run_id for run_id, _ in as_base} | set(exclude)
-        baselines: dict[tuple[str, str], list[Record]] = {}
+        against = [i for i in self.store.list() if i.base_digest == code_digest and i.code_digest != code_digest and i.finished]
+        counting = [i for i in against if i.run_id in judged or (i.same_jobs and (dirty or not i.dirty))]
+        known = {run["run_id"] for run, _ in read} | {info.run_id for info in against} | set(exclude)
+        accepted: dict[str, dict[str, list[Record]]] = {}
         for record in self._baselines:
             if record.code_digest == code_digest and record.run_id not in known:
-                baselines.setdefault((record.run_id, record.arm), []).append(record)
-        answers = [*(records for _, records in read), *(records for _, records in as_base)]
-        answers += [baselines[key] for key in sorted(baselines, reverse=True)]
-        if not answers:
+                accepted.setdefault(record.arm, {}).setdefault(record.run_id, []).append(record)
+        own = [records for _, records in read] + _newest_first(accepted.get(HEAD, {}))
+        as_base = [_of_arm(self.store.read(info.run_id)[1], BASE) for info in counting] + _newest_first(accepted.get(BASE, {}))
+        if not own and not any(as_base):
             return None
-        records = tuple(_newest(answers))
+        chosen = _choose(own)
+        for key, group in _choose(as_base).items():
+            if key not in chosen or Weight.of(group) > Weight.of(chosen[key]) is Weight.NOTHING:
+                chosen[key] = group
+        records = tuple(record for group in chosen.values() for record in group)
         return Found(records, tuple(run for run, _ in read), frozenset(r.run_id for r in records))
 
     def compiled_here(self, code_digest: str, triton: str) -> list[Record]:
         """Static records of some code that an earlier diff compiled with this version of Triton, the newest of each cell."""
         answers = [records for _, records in self._stored(self.compiled, code_digest, dirty=True)]
-        return [r for r in _newest(answers) if r.environment.get("triton") == triton and not Status(r.status).resumable]
-
-    def _as_base(self, code_digest: str) -> list[tuple[str, list[Record]]]:
-        """Run id and records of the paired runs of other code that measured this one as their base, newest first."""
-        infos = [i for i in self.store.list() if i.base_digest == code_digest and i.code_digest != code_digest and i.finished]
-        return [(info.run_id, _of_arm(self.store.read(info.run_id)[1], BASE)) for info in infos]
+        newest = [r for group in _choose(answers).values() for r in group]
+        return [r for r in newest if r.environment.get("triton") == triton and not Status(r.status).resumable]
 
     @staticmethod
     def _stored(store: RunStore, code_digest: str, dirty: bool) -> list[tuple[dict[str, Any], list[Record]]]:
         """The finished runs of some code, newest first."""
         infos = [i for i in store.list() if i.code_digest == code_digest and i.finished and (dirty or not i.dirty)]
-        return [store.read(info.run_id) for info in infos]
+        answers = [store.read(info.run_id) for info in infos]
+        return [(run, records) for run, records in answers if run.get("finished_at")]  # else it is being replaced just now
 
 
 def _of_arm(records: Iterable[Record], arm: str) -> list[Record]:
     return [r for r in records if r.arm == arm]
 
 
-def _newest(answers: Iterable[list[Record]]) -> Iterable[Record]:
-    """For every kind of a cell one answer: a failure wherever there is one, since a rerun until green proves nothing; else
-    the first that a unit gave; else the first.
-    """
-    chosen: dict[Key, list[Record]] = {}
+def _whole(records: Iterable[Record]) -> list[Record]:
+    """The records but for those of cells of which their run says, beside any launches, that it did not measure them."""
+    records = list(records)
+    cut = {(r.kind, r.cell) for r in records if r.block is None and Status(r.status).resumable}
+    return [r for r in records if (r.kind, r.cell) not in cut]
+
+
+def _newest_first(by_run: Mapping[str, list[Record]]) -> list[list[Record]]:
+    return [by_run[run_id] for run_id in sorted(by_run, reverse=True)]
+
+
+def _choose(answers: Iterable[list[Record]]) -> dict[Key, Group]:
+    """For every kind of a cell one answer: the first of those of most weight."""
+    chosen: dict[Key, Group] = {}
     for answer in answers:
-        groups: dict[Key, list[Record]] = {}
+        groups: dict[Key, Group] = {}
         for record in answer:
             groups.setdefault((record.kind, record.cell), []).append(record)
         for key, group in groups.items():
-            if key not in chosen or _weight(group) > _weight(chosen[key]):
+            if key not in chosen or Weight.of(group) > Weight.of(chosen[key]):
                 chosen[key] = group
-    return (record for group in chosen.values() for record in group)
-
-
-def _weight(group: list[Record]) -> int:
-    """How much an answer counts against an equally recent one."""
-    statuses = [Status(r.status) for r in group]
-    return 2 if any(s.failed for s in statuses) else 0 if all(s.resumable for s in statuses) else 1
+    return chosen

@@ -43,7 +43,8 @@ def _is_filters(value: object) -> bool:
 
 
 def _is_against(value: object) -> bool:
-    return value is None or _flaw(value, {"ref": str, "resolved": str, "commit": str | None, "tree": str, "code_digest": str}, "") is None
+    shape = {"ref": str, "resolved": str, "commit": str | None, "tree": str, "code_digest": str, "jobs": str | None}
+    return value is None or _flaw(value, shape, "") is None
 
 
 _EACH = "*"
@@ -56,6 +57,7 @@ _ANY_RUN = {
     "tree": str,
     "dirty": bool,
     "code_digest": str,
+    "jobs": str | None,
     "matrix": str,
     "against": _is_against,
     "options": {"filters": _is_filters, "require": [str]},
@@ -80,6 +82,7 @@ class RunInfo:
 
     Args:
         base_digest: code digest of the other arm, where the run is paired.
+        same_jobs: whether the other arm's code has the job files that it was measured under, which are head's.
         started_at: ISO 8601.
         finished: whether it came to its end, passed or not.
         exit_code: 0, 1, 3 or 130; None until it has finished.
@@ -94,6 +97,7 @@ class RunInfo:
     dirty: bool
     code_digest: str
     base_digest: str | None
+    same_jobs: bool
     matrix: str
     started_at: str
     finished: bool
@@ -153,6 +157,8 @@ class RunStore:
             if not replace:
                 raise StoreError(f"to write run {run_id}", f"it is stored: {_who(before)}", "runs are immutable; take a new run id")
             self._check_superset(before, records)
+            # Files are replaced one by one. Until all are, the run has not finished: no look-up counts it, and it can be resumed.
+            self._save({key: value for key, value in before.items() if key not in _FINISHED_RUN}, {})
         by_device: dict[str, list[Record]] = {}
         for record in records:
             by_device.setdefault(record.device, []).append(record)
@@ -253,6 +259,9 @@ class RunStore:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"the run in {where}", f"it cannot be read: {error!r}", _MEND) from error
         run.setdefault("against", None)  # a run from before there were pairs
+        for side in (run, run["against"]):
+            if isinstance(side, dict):
+                side.setdefault("jobs", None)  # or from before the job files were told apart: nobody knows
         if version != VERSION:
             raise StoreError(f"the run in {where}", f"version {version}; this harness reads {VERSION}", "install a newer harness")
         if described != run_id:
@@ -301,6 +310,11 @@ def exclude_run(records: Iterable[Record], run_id: str) -> list[Record]:
     return [record for record in records if record.run_id != run_id]
 
 
+def base_has_same_jobs(run: Mapping[str, Any]) -> bool:
+    """Whether the base arm of a run was measured under the job files of its own code; false where that is not known."""
+    return bool(run["against"]) and run["jobs"] is not None and run["jobs"] == run["against"]["jobs"]
+
+
 def _check(run: Mapping[str, Any], shape: Mapping[str, Any], where: str) -> None:
     """Refuse a run.json that lacks a key, or has a value of another shape than a run writes.
 
@@ -343,6 +357,7 @@ def _info(run: Mapping[str, Any]) -> RunInfo:
         dirty=run["dirty"],
         code_digest=run["code_digest"],
         base_digest=run["against"] and run["against"]["code_digest"],
+        same_jobs=base_has_same_jobs(run),
         matrix=run["matrix"],
         started_at=run["created_at"],
         finished=bool(run.get("finished_at")),

@@ -1,13 +1,17 @@
 """What `describe` says of good and broken kernel and job files."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from harness.authoring.catalogue import load_kind, load_named
+from harness.authoring.catalogue import as_known, load_kind, load_named
 from harness.authoring.workspace import find_workspace
 from harness.errors import KernelFileError, WorkspaceError
 from harness.plan.describe import describe
+from harness.plan.git import Git
+from harness.plan.refs import resolve
+from harness.plan.trees import checkout
 
 
 def describe_repository(repository):
@@ -70,6 +74,33 @@ def test_a_broken_kernel_file_is_named_with_its_line(repository, text, message):
     repository.write("kernels/bad.py", text)
     with pytest.raises(KernelFileError, match=message):
         describe_repository(repository)
+
+
+def test_a_file_of_a_checked_out_tree_is_named_as_the_user_knows_it(repository):
+    repository.write("kernels/_lib/__init__.py", "")
+    repository.write("kernels/bad.py", "from kernels._lib import missing\n")
+    repository.commit("bad")
+    workspace = find_workspace(repository.root)
+    git = Git(repository.root)
+    code = checkout(git, resolve(git, "HEAD"), workspace)
+    with pytest.raises(KernelFileError) as error:
+        describe(code)
+    assert "kernel file kernels/bad.py" == error.value.asked
+    wrong = "ImportError: cannot import name 'missing' from 'kernels._lib' (kernels/_lib/__init__.py)"
+    assert f"kernels/bad.py:1: {wrong}" == error.value.found
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("/a/b/kernels/x.py:3: no", "kernels/x.py:3: no"),
+        ("(/a/b/kernels/x.py)", "(kernels/x.py)"),
+        ("the kernels of /a/b", "the kernels of the workspace"),
+        ("/a/bc/x.py and /z/a/b/x.py", "/a/bc/x.py and /z/a/b/x.py"),
+    ],
+)
+def test_paths_below_the_root_alone_are_shortened(text, known):
+    assert known == as_known(text, Path("/a/b"))
 
 
 @pytest.fixture

@@ -1,6 +1,11 @@
 """What `harness diff` takes for the two sides, through the command line, on a kernel that needs no Triton."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -8,6 +13,24 @@ from harness.authoring.workspace import bundled_jobs
 
 pytestmark = pytest.mark.slow
 RIGHT, WRONG = "    return x * 2\n", "    return x * 3\n"
+CORES = len(os.sched_getaffinity(0))
+COMPILES = '''"""A job for tests: stands for compiling; of the variant `twice` only once `go` is there."""
+
+import time
+from pathlib import Path
+
+from harness import Kind
+from harness.measure.subject import Reading
+
+KIND = Kind(on="host", applies=lambda kernel, variant, case: True, cell_seconds={seconds}, deadline_s=60.0)
+
+
+def test_static(subject, record):
+    if subject.variant_name == "twice":
+        while not Path({go!r}).exists():
+            time.sleep(0.05)
+    record([Reading("registers", 8.0)])
+'''
 
 
 @pytest.fixture
@@ -71,3 +94,46 @@ def test_a_required_device_that_was_only_compiled_for_is_missing(both, harness):
     answer = harness("submit", "--require", "h200", "--format", "json")
     assert answer.code == 3
     assert json.loads(answer.out)["exit_code"] == 3
+
+
+class TestAHeadThatWasNeverRun:
+    """Its static rows are compiled on the spot, which a user may expect, watch, avoid and stop."""
+
+    @pytest.fixture
+    def never_run(self, repository, tmp_path):
+        """A branch `pr` beside main, whose six cells are compiled for one device."""
+        repository.write("jobs/static.py", COMPILES.format(go=str(tmp_path / "go"), seconds=20 * CORES))
+        repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "static"\ndevices = ["h200"]\n')
+        repository.commit("static alone")
+        repository.git("checkout", "-q", "-b", "pr")
+        text = (repository.root / "kernels/scale.py").read_text()
+        repository.write("kernels/scale.py", text.replace(RIGHT, RIGHT + "# changed\n"))
+        repository.commit("change")
+        return repository
+
+    def test_is_announced_with_its_size_and_the_ways_out_and_its_progress_is_shown(self, never_run, harness, tmp_path):
+        (tmp_path / "go").touch()
+        lines = harness("diff", "main..pr").err.splitlines()
+        assert lines[0].startswith("compiling 6 cells of branch pr at ")
+        ways_out = "(--no-compile leaves them out, --matrix NAME compares fewer; what is compiled is kept)"
+        assert lines[0].endswith(f" without a GPU, about 2m on {CORES} cores {ways_out}")
+        assert "[6 done] static scale on h200" in lines
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+    def test_that_is_stopped_ends_with_130_and_the_next_diff_goes_on(self, never_run, harness, tmp_path, number):
+        command = [sys.executable, "-m", "harness", "diff", "main..pr"]
+        env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        with subprocess.Popen(command, cwd=never_run.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while _journaled(never_run) < 3 and process.poll() is None:
+                time.sleep(0.05)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        assert (130, "") == (process.returncode, out)
+        assert "stopped: 3 of 6 cells are compiled, and kept for the next diff" in err.splitlines()
+        (tmp_path / "go").touch()
+        assert harness("diff", "main..pr").err.startswith("compiling 3 cells of branch pr at ")
+
+
+def _journaled(repository):
+    """How many cells a diff has compiled and put on disk."""
+    return sum(len(file.read_text().splitlines()) for file in repository.root.glob(".harness/compiled/*/journal.jsonl"))

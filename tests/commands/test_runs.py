@@ -39,6 +39,7 @@ def test_json_is_one_object_a_run(put_run: Put, say: Say) -> None:
         "dirty": False,
         "code_digest": "c0de" * 10,
         "base_digest": None,
+        "same_jobs": False,
         "matrix": "all",
         "started_at": "2026-01-01T12:00:00+00:00",
         "finished": True,

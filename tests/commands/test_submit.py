@@ -1,4 +1,5 @@
-"""`harness submit --budget`: what a change affects comes first, and what is left out is said; with a dispatcher that measures nothing."""
+"""`harness submit --budget` and `--resume`, with a dispatcher that measures nothing: a budget takes first what a change affects, and says
+what it leaves out; a run is resumed as it was planned."""
 
 from __future__ import annotations
 
@@ -142,7 +143,7 @@ class TestADryRun:
 class TestARun:
     def test_lists_what_it_left_out_and_how_to_run_it(self, submit):
         text = submit("--budget", "10s", dispatcher=Dispatcher(slow=("shift",)))
-        assert text.startswith("PASS (exit code 0): 8 cells: 4 cancelled, 4 ok")
+        assert text.startswith("PASS (exit code 0) of 4 of 8 cells, 4 left out by the budget: 4 cancelled, 4 ok")
         assert "Left out by the budget\n  shift  4 cells: correctness 2, static 2\n" in text
         assert "run what was left out: harness submit --resume " in text
         assert "Undecided" not in text
@@ -168,6 +169,52 @@ class TestARun:
         dispatcher = Dispatcher()
         submit("--against", "main", "--budget", "10m", dispatcher=dispatcher)
         assert ["shift"] * 4 + ["scale"] * 4 == [job.kernel for job in dispatcher.jobs]
+
+
+class TestResume:
+    """A run is resumed as it was planned."""
+
+    @pytest.fixture
+    def stopped(self, submit) -> None:
+        """A run in which the cells of `scale` alone were measured."""
+        submit("--budget", "10s", dispatcher=Dispatcher(slow=("shift",)))
+
+    @pytest.mark.parametrize("budget", [(), ("--budget", "10m")], ids=["without a budget", "with a budget"])
+    def test_a_dry_run_lists_what_is_left(self, submit, stopped, budget):
+        found = json.loads(submit("--resume", "last", "--dry-run", "--format", "json", *budget))
+        left = [(f"shift/v/{case}@{device}", kind) for case in CASES for kind, device in (("correctness", "cpu"), ("static", "h200"))]
+        assert sorted(left) == sorted((cell["cell"], cell["kind"]) for cell in found["cells"])
+        assert {"shift"} == {job["kernel"] for job in found["jobs"]}
+
+    def test_a_dry_run_counts_what_is_left_of_a_job(self, submit, two_kernels, stopped):
+        journal = next((two_kernels.root / ".harness/runs").rglob("journal.jsonl"))
+        journal.write_text("".join(journal.read_text().splitlines(keepends=True)[1:]))
+        found = json.loads(submit("--resume", "last", "--dry-run", "--format", "json"))
+        assert [1] == [job["cells"] for job in found["jobs"] if job["kernel"] == "scale"]
+
+    def test_a_dry_run_of_a_finished_run_lists_nothing(self, submit):
+        submit()
+        assert "0 cells in 0 jobs" == submit("--resume", "last", "--dry-run").splitlines()[-1]
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("--matrix", "all"),
+            ("--ref", "worktree"),
+            ("--kernel", "shift"),
+            ("--variant", "v"),
+            ("--case", "*"),
+            ("--device", "cpu"),
+            ("--kind", "static"),
+            ("--against", "main"),
+            ("--launches", "3"),
+        ],
+    )
+    def test_what_the_run_has_decided_is_not_asked_again(self, submit, stopped, option, value):
+        with pytest.raises(HarnessError) as error:
+            submit("--resume", "last", option, value)
+        assert f"--resume last with {option}" == error.value.asked
+        assert f"leave {option} out; or leave --resume out, and start another run" == error.value.do
 
 
 @pytest.mark.parametrize(

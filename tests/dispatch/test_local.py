@@ -86,9 +86,9 @@ def test_a_hang_that_ignores_signals_is_killed_at_its_deadline_and_the_next_runs
     assert statuses(outcome) == {("double", "N=8"): ("timeout", "no end within 1 s"), ("double", "N=9"): ("ok", None)}
 
 
-def test_an_exception_is_a_crash_with_its_text(repository):
+def test_an_exception_is_a_crash_with_its_text_and_line(repository):
     repository.job("if subject.case.N == 9: raise ValueError('no such slot')")
-    assert statuses(run(repository))["double", "N=9"] == ("crash", "ValueError: no such slot")
+    assert statuses(run(repository))["double", "N=9"] == ("crash", "ValueError: no such slot (jobs/correctness.py:14)")
 
 
 def test_an_exit_in_the_middle_is_no_silence(repository):
@@ -187,7 +187,10 @@ def _command(process):
 
 def test_text_that_no_file_can_hold_costs_its_own_cell(repository):
     repository.job("if subject.case.N == 8: raise ValueError(chr(0xdcff))")
-    assert statuses(run(repository)) == {("double", "N=8"): ("crash", r"ValueError: \udcff"), ("double", "N=9"): ("ok", None)}
+    assert statuses(run(repository)) == {
+        ("double", "N=8"): ("crash", r"ValueError: \udcff (jobs/correctness.py:14)"),
+        ("double", "N=9"): ("ok", None),
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.authoring.workspace import bundled_jobs
 from harness.dispatch.blocks import spoils, torn, why_torn
 from harness.plan.jobs import ABBA, Job, Turn
 from harness.records import Cell, Record
@@ -140,6 +141,25 @@ class TestARunAgainstItsBase:
         assert submit(harness).code == 0
         counts = json.loads(harness("diff", "main..pr", "--no-compile", "--format", "json").out)["counts"]
         assert (2, 2) == (counts["IMPROVED"], counts["UNCHANGED"])
+
+    def test_under_job_files_of_its_own_says_nothing_of_its_base_to_other_code(self, repository, harness):
+        text = (repository.root / "kernels/scale.py").read_text()
+        job = (bundled_jobs() / "correctness.py").read_text()
+        repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "correctness"\ndevices = ["cpu"]\n')
+        repository.write("jobs/conftest.py", (bundled_jobs() / "conftest.py").read_text())
+        repository.write("jobs/correctness.py", job)
+        repository.commit("job files")
+        assert harness("submit", "--ref", "main").code == 0
+        repository.git("checkout", "-q", "-b", "strict")
+        repository.write("jobs/correctness.py", job.replace("    record(readings)\n", "    assert False\n"))
+        repository.commit("nothing is right")
+        assert harness("submit", "--ref", "strict", "--against", "main").code == 1
+        repository.git("checkout", "-q", "-b", "pr", "main")
+        repository.write("kernels/scale.py", text.replace("return x * 2", "return x * 2.0"))
+        repository.commit("change")
+        assert harness("submit", "--ref", "pr").code == 0
+        counts = json.loads(harness("diff", "main..pr", "--no-compile", "--format", "json").out)["counts"]
+        assert {"UNCHANGED": 4} == {verdict: n for verdict, n in counts.items() if n}
 
     def test_against_a_ref_that_is_not_there_says_so(self, repository, harness):
         answer = harness("submit", "--against", "nowhere")

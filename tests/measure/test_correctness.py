@@ -393,15 +393,25 @@ class TestReference:
     @pytest.mark.parametrize(
         ("reference", "detail"),
         [
-            (lambda x: {"z": 2 * x}, "it gives no 'y'"),
             (lambda x: {"y": (2 * x).bfloat16()}, "y is torch.bfloat16; compute it in fp32 or fp64"),
             (lambda x: {"y": None}, "it gives nothing to compare"),
         ],
-        ids=["no value", "low precision", "nothing"],
+        ids=["low precision", "nothing"],
     )
     def test_must_give_what_is_declared(self, reference: Call, detail: str) -> None:
         readings = check(lambda x: 2 * x, reference=reference)
         assert {(Status.INVALID, f"reference: {detail}", None)} == {(r.status, r.reason, r.value) for r in readings}
+
+    @pytest.mark.parametrize(
+        ("reference", "found"),
+        [(lambda x: {"z": 2 * x}, "z, no 'y'"), (lambda x: {}, "nothing, no 'y'"), (lambda x: 2 * x, "a Tensor")],
+        ids=["another name", "no name", "no dict"],
+    )
+    def test_that_gives_other_names_is_named_with_its_line_and_what_to_mend(self, reference: Call, found: str) -> None:
+        (reason,) = {reading.reason for reading in check(lambda x: 2 * x, reference=reference)}
+        place = f"{Path(__file__).name}:{reference.__code__.co_firstlineno}"
+        assert (reason or "").startswith(f"reference: it gives {found}: mend ")
+        assert (reason or "").endswith(f"{place}, which must return a dict with every name of `outputs` and `mutates`")
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
     def test_without_a_finite_element_proves_no_variant(self, value: float) -> None:

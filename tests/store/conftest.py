@@ -59,6 +59,7 @@ def make_run() -> Callable[..., dict[str, Any]]:
             "tree": "7ee" * 10,
             "dirty": False,
             "code_digest": "c0de" * 10,
+            "jobs": "10b5" * 10,
             "matrix": "all",
             "against": None,
             "options": {"filters": {"kernels": [], "devices": [], "kinds": []}, "require": [], "launches": 3},

@@ -82,6 +82,47 @@ def test_only_what_was_measured_or_skipped_is_copied(store: RunStore, make_recor
     assert {"dirty": 1, "invalid": 1, "no commit": 1, "no_capacity": 2} == report.left_out
 
 
+def test_a_cell_of_which_something_may_not_be_copied_is_left_out_whole(
+    store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path
+) -> None:
+    launches = [make_record(position=n, launch=f"l{n}") for n in range(2)]
+    left_out = make_record(metric=None, value=None, samples=None, status="cancelled", reason="budget: over")
+    others = [make_record(kernel="scan"), make_record(kind="static", metric="registers", samples=None)]
+    store.write(make_run(), [*launches, left_out, *others])
+    assert {"cancelled": 3} == accept(store, "r1", baselines).left_out
+    assert [("norm", "static"), ("scan", "latency")] == [(r.kernel, r.kind) for r in read_baselines(baselines)]
+
+
+def test_the_answer_of_a_simulated_unit_is_left_out(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
+    simulated = make_record(kernel="scan", value=None, samples=None, status="skipped", reason="simulated: no h200 is here")
+    store.write(make_run(), [make_record(), simulated])
+    assert {"simulated": 1} == accept(store, "r1", baselines).left_out
+
+
+@pytest.mark.parametrize(
+    ("base_jobs", "copied", "left_out"),
+    [
+        ("j", ["base", "head"], {}),
+        ("other", ["head"], {"base arm under other job files": 1}),
+        (None, ["head"], {"base arm under other job files": 1}),
+    ],
+    ids=["same", "other", "unknown"],
+)
+def test_the_base_arm_is_copied_where_its_code_has_the_job_files_it_was_measured_under(
+    store: RunStore,
+    make_record: Make,
+    make_run: MakeRun,
+    baselines: Path,
+    base_jobs: str | None,
+    copied: list[str],
+    left_out: dict[str, int],
+) -> None:
+    base = {"ref": "main", "resolved": "main", "commit": None, "tree": "7ee" * 10, "code_digest": "ba5e" * 10, "jobs": base_jobs}
+    store.write(make_run(against=base, jobs="j"), [make_record(), make_record(arm="base", code_digest="ba5e" * 10)])
+    assert left_out == accept(store, "r1", baselines).left_out
+    assert copied == sorted(r.arm for r in read_baselines(baselines))
+
+
 def test_a_run_that_measured_nothing_is_refused(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
     store.write(make_run(), [make_record(status="no_capacity", value=None, samples=None)])
     with pytest.raises(StoreError, match="no record of it can be a baseline: 1 no_capacity"):

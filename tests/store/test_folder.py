@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
 
-from harness.errors import StoreError
+from harness.errors import HarnessError, StoreError, Undecided
 from harness.store.folder import Folder, open_folder
 
 
@@ -58,16 +59,24 @@ def test_a_folder_below_a_hidden_one_counts(tmp_path: Path) -> None:
     assert (["r1"], ["r1/x.parquet"]) == (folder.children(), folder.files(".parquet"))
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "error", "exit_code"),
+    [(errno.ENOSPC, Undecided, 3), (errno.EDQUOT, Undecided, 3), (errno.EIO, StoreError, 2)],
+    ids=["full-disk", "full-quota", "broken-disk"],
+)
+def test_a_write_that_fails_leaves_what_was_there_and_want_of_room_is_no_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[HarnessError], exit_code: int
+) -> None:
     folder = open_folder(tmp_path)
     folder.write("a/x", b"old")
 
-    def full(_fd: int) -> None:
-        raise OSError(28, "No space left on device")
+    def fail(_fd: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device"):
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(error) as caught:
         folder.write("a/x", b"new")
+    assert (exit_code, True) == (caught.value.exit_code, os.strerror(number) in caught.value.found)
     assert b"old" == folder.read("a/x")
     assert ["x"] == sorted(entry.name for entry in (tmp_path / "a").iterdir())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,37 @@ class TestWritingARunAgain:
         assert ("smoke", 2) == (store.read_run("r1")["matrix"], len(store.read("r1")[1]))
 
 
+class TestAFinishedRunThatIsTornWhileItIsReplaced:
+    """The disk is full, or the process is killed, before or between its files."""
+
+    @pytest.fixture
+    def resumed(self, store: RunStore, make_record: Make, make_run: MakeRun) -> list[Record]:
+        records = [make_record(device="cpu"), make_record(device="h200", status="lost", value=None, samples=None)]
+        store.write(make_run(), records)
+        return [make_record(device="cpu"), make_record(device="cpu", metric="gbps"), make_record(device="h200")]
+
+    @pytest.mark.parametrize("writes", range(5))
+    def test_is_whole_or_not_finished_and_is_healed_by_writing_it_again(
+        self, store: RunStore, resumed: list[Record], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, writes: int
+    ) -> None:
+        left = iter(range(writes))
+        write = Folder.write
+
+        def torn(folder: Folder, path: str, content: bytes) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            write(folder, path, content)
+
+        monkeypatch.setattr(Folder, "write", torn)
+        with suppress(KeyboardInterrupt):
+            store.write(make_run(finished_at="2026-01-31T13:00:00+00:00"), resumed, replace=True)
+        monkeypatch.undo()
+        states = [(True, 2), (False, 0), (False, 0), (False, 0), (True, 3)]
+        assert states[writes] == (store.last().finished, len(store.read("r1")[1]))
+        store.write(make_run(), resumed, replace=True)
+        assert (True, 3) == (store.last().finished, len(store.read("r1")[1]))
+
+
 def test_records_of_another_run_are_refused(store: RunStore, make_record: Make, make_run: MakeRun) -> None:
     with pytest.raises(StoreError, match="records of run 'r2'"):
         store.write(make_run(), [make_record(), make_record(run_id="r2")])
@@ -209,6 +241,7 @@ class TestARunJsonThatReadersCannotUse:
             ({"commit": 3}, "key 'commit' is 3"),
             ({"dirty": "no"}, "key 'dirty' is 'no'"),
             ({"code_digest": None}, "key 'code_digest' is None"),
+            ({"jobs": 3}, "key 'jobs' is 3"),
             ({"matrix": ["all"]}, "key 'matrix' is ['all']"),
             ({"expected": None}, "key 'expected' is None"),
             ({"expected": {CELL: "latency"}}, "key 'expected' is "),
@@ -306,6 +339,7 @@ def test_info_says_what_the_run_was(store: RunStore, make_record: Make, make_run
         dirty=False,
         code_digest="c0de" * 10,
         base_digest=None,
+        same_jobs=False,
         matrix="all",
         started_at="2026-01-31T12:00:00+00:00",
         finished=True,

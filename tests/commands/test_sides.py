@@ -1,0 +1,140 @@
+"""Whose results stand for a ref, and whether head counts as run."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.authoring.workspace import find_workspace
+from harness.commands._sides import Assembler, Sides
+from harness.errors import Undecided
+from harness.judge.diff import judge
+from harness.plan.refs import resolve
+from harness.records import Cell, Expected, Record
+from harness.store.baselines import accept
+from harness.store.runs import RunStore
+
+CELL = Cell("scale", "double", "N=8,dtype=fp32", "cpu")
+PLANNED = [Expected(CELL, "correctness", 1e-6), Expected(Cell("scale", "twice", "N=8,dtype=fp32", "cpu"), "correctness", 1e-6)]
+
+
+@pytest.fixture
+def branches(repository):
+    """main, pr, and child, which set out from pr."""
+    for name in ("pr", "child"):
+        repository.git("checkout", "-q", "-b", name)
+        repository.write("kernels/scale.py", (repository.root / "kernels/scale.py").read_text() + f"# {name}\n")
+        repository.commit(name)
+    return repository
+
+
+@pytest.fixture
+def store(branches) -> RunStore:
+    return RunStore(branches.root / ".harness/runs")
+
+
+@pytest.fixture
+def put(branches, store) -> Callable[..., None]:
+    """`put(2, "child", {"value": 1.0}, {"arm": "base"}, against="pr")`: a run of 2 January, whose records are of `CELL`."""
+
+    def write(day: int, ref: str, *records: dict[str, Any], against: str | None = None) -> None:
+        assembler = Assembler(find_workspace(branches.root), store, print, compile_missing=False)
+        trees = {"head": resolve(assembler.git, ref), "base": against and resolve(assembler.git, against)}
+        run_id, when = f"run{day}", f"2026-01-{day:02}T12:00:00+00:00"
+        names = ("ref", "resolved", "commit", "tree", "code_digest", "dirty")
+        of = {arm: {name: getattr(tree, name) for name in names} | {"jobs": "j"} if tree else None for arm, tree in trees.items()}
+        right = {
+            "kernel": CELL.kernel,
+            "variant": CELL.variant,
+            "case": CELL.case,
+            "dtype": CELL.dtype,
+            "device": CELL.device,
+            "kind": "correctness",
+            "metric": "rel_l2_error",
+            "value": 0.0,
+            "status": "ok",
+            "method": "correctness/1+a",
+            "run_id": run_id,
+        }
+        found = []
+        for columns in records:
+            code = {name: of[columns.get("arm", "head")][name] for name in ("commit", "tree", "code_digest", "dirty")}
+            found.append(Record(**(right | code | columns)))
+        run = of["head"] | {
+            "run_id": run_id,
+            "created_at": when,
+            "finished_at": when,
+            "exit_code": 0,
+            "matrix": "all",
+            "against": of["base"],
+            "options": {"filters": {}, "require": [], "launches": 1},
+            "declared": {"scale": {"variants": ["double", "twice"], "cases": [CELL.case]}},
+            "expected": [{"cell": str(r.cell), "kind": r.kind, "limit": 1e-6} for r in found if r.arm == "head"][:1],
+            "by_status": {"ok": 1},
+            "required_missing": [],
+        }
+        store.write(run, found)
+
+    return write
+
+
+@pytest.fixture
+def sides(branches, store, monkeypatch) -> Callable[..., Sides]:
+    """Assembles a range; a plan, where one is made, asks for `PLANNED`."""
+    monkeypatch.setattr("harness.commands._sides.plan_tree", lambda *_: SimpleNamespace(expected=PLANNED))
+    monkeypatch.setattr("harness.commands._sides.describe", lambda _: SimpleNamespace(kernels=[]))
+
+    def assemble(text: str, *, plans: bool = True) -> Sides:
+        assembler = Assembler(find_workspace(branches.root), store, print, compile_missing=plans)
+        return assembler.sides(text, exact=False, matrix=None)
+
+    return assemble
+
+
+class TestAHeadThatOnlyOtherCodesRunMeasured:
+    @pytest.fixture(autouse=True)
+    def _as_base(self, put):
+        put(1, "main", {})
+        put(2, "child", {}, {"arm": "base"}, against="pr")
+
+    def test_was_not_run_and_all_of_the_matrix_is_expected_of_it(self, sides):
+        found = sides("main..pr")
+        assert (False, tuple(PLANNED)) == (found.head_was_run, found.head.expected)
+        assert any("was never run: what is known of it otherwise" in note for note in found.notes)
+
+    def test_has_no_results_where_no_plan_can_be_made(self, sides):
+        with pytest.raises(Undecided, match="it was measured as the base of other code alone"):
+            sides("main..pr", plans=False)
+
+    def test_was_run_once_it_has_a_run_of_its_own(self, sides, put):
+        put(3, "pr", {})
+        found = sides("main..pr")
+        assert (True, (PLANNED[0],)) == (found.head_was_run, found.head.expected)
+
+
+@pytest.mark.parametrize("plans", [True, False], ids=["planned", "no-plan"])
+def test_a_head_of_which_only_baselines_are_here_was_not_run(branches, store, put, sides, plans):
+    put(1, "main", {})
+    put(2, "pr", {})
+    accept(store, "run2", branches.root / "baselines")
+    (branches.root / ".harness/runs/run2/run.json").unlink()
+    found = sides("main..pr", plans=plans)
+    assert (False, ["run2"]) == (found.head_was_run, [r.run_id for r in found.head.records])
+
+
+def test_a_cell_that_the_budget_cut_short_is_not_judged_by_the_launches_it_has(put, sides):
+    where = {
+        "device": "h200",
+        "kind": "latency",
+        "metric": "latency_us",
+        "value": 1.0,
+        "converged": True,
+        "environment": {"gpu_model": "x"},
+    }
+    arms = [(block, 4 * block + i, arm) for block in range(2) for i, arm in enumerate(("base", "head", "head", "base"))]
+    launches = [where | {"arm": arm, "block": b, "position": at, "launch": f"l{at}"} for b, at, arm in arms]
+    cut = where | {"metric": None, "value": None, "status": "cancelled", "reason": "budget: over"}
+    put(1, "pr", cut, *launches, against="main")
+    found = sides("main..pr", plans=False)
+    assert [("INCONCLUSIVE", "cancelled")] == [(f.verdict, f.reason) for f in judge(found.base, found.head).findings]

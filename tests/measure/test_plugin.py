@@ -1,0 +1,85 @@
+"""What becomes of an exception in a launch: a status, and a reason that names the line of the workspace's own that it comes from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness.authoring.catalogue import load_kernels
+from harness.authoring.workspace import find_workspace
+from harness.measure.plugin import _blame
+from harness.records import Status
+
+RETURNS = "    return x * 2\n"
+LINE = 13
+"""Where `double` of the test kernel returns."""
+
+
+@pytest.fixture
+def _fresh_kernels() -> Iterator[None]:
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "kernels"}
+    for name in before:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kernels"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def blamed(repository: Any, _fresh_kernels: None) -> Callable[[str], tuple[Status, str | None]]:
+    """`blamed("raise OSError")`: status and reason of a launcher that runs this in the place of its last line."""
+
+    def run(body: str) -> tuple[Status, str | None]:
+        text = (repository.root / "kernels/scale.py").read_text()
+        assert text.splitlines(keepends=True)[LINE - 1] == RETURNS
+        repository.write("kernels/scale.py", text.replace(RETURNS, f"    {body}\n"))
+        kernel = load_kernels(find_workspace(repository.root))["scale"].kernel
+        try:
+            kernel.variant("double").call(x=None)
+        except Exception as error:
+            reading = _blame(error)
+            return reading.status, reading.reason
+        raise AssertionError("it raised nothing")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("oot", f"NameError: name 'oot' is not defined (kernels/scale.py:{LINE})"),
+        ("torch.empty('x')", f"(kernels/scale.py:{LINE})"),
+        ("from kernels._lib import fail; fail()", "ValueError: no (kernels/_lib.py:2)"),
+        ("raise OSError(__file__)", f"OSError: kernels/scale.py (kernels/scale.py:{LINE})"),
+    ],
+    ids=["in the launcher", "in a library that it calls", "in shared code", "with a path in its text"],
+)
+def test_a_crash_names_the_innermost_line_of_the_workspace(blamed: Any, repository: Any, body: str, expected: str) -> None:
+    repository.write("kernels/_lib.py", "def fail():\n    raise ValueError('no')\n")
+    status, reason = blamed(body)
+    assert Status.CRASH is status
+    assert reason.endswith(expected)
+
+
+def test_a_long_text_does_not_cut_the_line_off(blamed: Any) -> None:
+    _, reason = blamed("raise ValueError('x' * 9999)")
+    assert reason.endswith(f"x (kernels/scale.py:{LINE})")
+    assert len(reason) < 600
+
+
+def test_what_the_interpreter_wraps_names_the_line_of_the_kernel(blamed: Any, repository: Any) -> None:
+    interpreter = (
+        "import runpy\n\ndef run(fn):\n    try:\n        fn()\n    except Exception as error:\n        raise RuntimeError from error\n"
+    )
+    elsewhere = repository.write("../elsewhere/outside_the_workspace.py", interpreter)
+    repository.write("kernels/_lib.py", "def kernel():\n    raise ValueError('no')\n")
+    body = f"import runpy; from kernels._lib import kernel; runpy.run_path({str(elsewhere)!r})['run'](kernel)"
+    assert (Status.CRASH, "RuntimeError: (kernels/_lib.py:2)") == blamed(body)
+
+
+def test_an_error_of_nobody_in_the_workspace_has_no_line() -> None:
+    assert "ValueError: no" == _blame(ValueError("no")).reason
