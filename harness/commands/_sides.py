@@ -98,6 +98,8 @@ class Assembler:
             )
         planned = self._expected(head, matrix or "all")
         head_records = list(head.found.records) if head.found else []
+        if matrix is not None and planned is not None:
+            planned, head_records = self._narrowed(head, planned, head_records, matrix)
         if planned is None:
             base_records = list(base.found.records) if base.found else []
             base_expected = head_expected = None
@@ -206,11 +208,27 @@ class Assembler:
         if head.tree is not None and self.compile:
             what = "what is known of it otherwise, and what can be compiled here, is" if head.found else "only what can be compiled here is"
             self.notes.append(f"head {head.resolved} was never run: {what} compared (harness submit --ref {head.ref})")
+            same = [i for i in self.results.store.list() if i.code_digest == head.code_digest and i.dirty and not head.dirty]
+            self.notes += [f"run {i.run_id} had this code in a dirty worktree, and stands for no commit" for i in same]
             return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
         if head.found is None or all(r.arm != HEAD for r in head.found.records):
             why = "none are stored" if head.found is None else "it was measured as the base of other code alone"
             raise Undecided(f"the results of {head.ref}", why, f"harness submit --ref {head.ref}")
         return None
+
+    def _narrowed(self, head: Named, planned: list[Expected], records: list[Record], matrix: str) -> tuple[list[Expected], list[Record]]:
+        """What the matrix asks of what head's runs planned, and their records of it; runs of other matrices may hold more."""
+        runs = head.found.runs if head.found else ()
+        if head.tree is None or all(run["matrix"] == matrix for run in runs):
+            return planned, records
+        if importlib.util.find_spec("triton") is None:
+            self.notes.append(f"not narrowed to the matrix {matrix}: that takes the extra `kernels`, to know the cases' tags")
+            return planned, records
+        asked = {(e.kind, e.cell) for e in plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected}
+        kept = [e for e in planned if (e.kind, e.cell) in asked]
+        if outside := len(planned) - len(kept):
+            self.notes.append(f"{outside} cells of head's runs are outside of the matrix {matrix} and not compared")
+        return kept, [r for r in records if (r.kind, r.cell) in asked]
 
     def _in_scope(
         self, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool

@@ -85,9 +85,9 @@ def sides(branches, store, monkeypatch) -> Callable[..., Sides]:
     monkeypatch.setattr("harness.commands._sides.plan_tree", lambda *_: SimpleNamespace(expected=PLANNED))
     monkeypatch.setattr("harness.commands._sides.describe", lambda _: SimpleNamespace(kernels=[]))
 
-    def assemble(text: str, *, plans: bool = True) -> Sides:
+    def assemble(text: str, *, plans: bool = True, matrix: str | None = None) -> Sides:
         assembler = Assembler(find_workspace(branches.root), store, print, compile_missing=plans)
-        return assembler.sides(text, exact=False, matrix=None)
+        return assembler.sides(text, exact=False, matrix=matrix)
 
     return assemble
 
@@ -138,3 +138,31 @@ def test_a_cell_that_the_budget_cut_short_is_not_judged_by_the_launches_it_has(p
     put(1, "pr", cut, *launches, against="main")
     found = sides("main..pr", plans=False)
     assert [("INCONCLUSIVE", "cancelled")] == [(f.verdict, f.reason) for f in judge(found.base, found.head).findings]
+
+
+class TestAMatrixThatTheUserNames:
+    OUTSIDE = "N=9,dtype=fp32"
+
+    @pytest.fixture(autouse=True)
+    def _runs(self, put):
+        put(1, "main", {})
+        put(2, "pr", {})
+        put(3, "pr", {"case": self.OUTSIDE})
+
+    def test_leaves_out_what_head_ran_of_others(self, sides):
+        found = sides("main..pr", matrix="smoke")
+        assert ([CELL], [CELL]) == ([e.cell for e in found.head.expected], [r.cell for r in found.head.records])
+        assert "1 cells of head's runs are outside of the matrix smoke and not compared" in found.notes
+
+    def test_is_not_asked_for_where_all_runs_are_of_it(self, sides):
+        found = sides("main..pr", matrix="all")
+        assert {CELL.case, self.OUTSIDE} == {e.cell.case for e in found.head.expected}
+
+
+def test_a_dirty_run_of_the_same_code_is_named_and_not_used(put, sides, store):
+    put(1, "main", {})
+    put(2, "pr", {})
+    run = store.read_run("run2")
+    store.save(run | {"dirty": True})
+    notes = sides("main..pr").notes
+    assert "run run2 had this code in a dirty worktree, and stands for no commit" in notes
