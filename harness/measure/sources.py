@@ -61,9 +61,11 @@ def _declaring(kernel: Kernel) -> Iterator[tuple[Path, str]]:
     """File and package of the modules that declare this kernel, or another of the same inputs and reference."""
     for module in list(sys.modules.values()):
         # the dictionary itself: asking a module for an attribute may import
-        declared = getattr(module, "__dict__", {}).get("KERNEL")
-        if isinstance(declared, Kernel) and (declared.make_inputs, declared.reference) == (kernel.make_inputs, kernel.reference):
-            yield Path(str(module.__file__)).resolve(), module.__package__ or ""
+        names = getattr(module, "__dict__", {})
+        declared, file = names.get("KERNEL"), names.get("__file__")  # what is typed at a prompt has no file
+        same = isinstance(declared, Kernel) and (declared.make_inputs, declared.reference) == (kernel.make_inputs, kernel.reference)
+        if same and file is not None:
+            yield Path(file).resolve(), names.get("__package__") or ""
 
 
 def _folders(declared: Sequence[Path]) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -112,6 +113,16 @@ KERNEL = Kernel(
         digest("scale.py", FILES["scale.py"], family.replace("repeat=1", f"repeat={n}"), more={"late.py": functions}) for n in (1, 1000)
     )
     assert before != after
+
+
+def test_a_module_without_a_file_that_holds_the_kernel_too_does_not_count(
+    digest: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest()
+    prompt = types.ModuleType("prompt")
+    prompt.KERNEL = sys.modules["digest_kernels.scale"].KERNEL
+    monkeypatch.setitem(sys.modules, "prompt", prompt)
+    assert before == launcher_digest(prompt.KERNEL, "plain")
 
 
 @pytest.mark.parametrize(
