@@ -35,14 +35,16 @@ def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[A
 
 
 def why_torn(torn_answer: Answer, done: Mapping[Answer, Sequence[Record]]) -> str:
-    """Why an answer of a torn block does not count: the first launch of its cell, under either arm, that did not end well."""
+    """Why an answer of a torn block does not count: the first launch of its cell, under either arm, that did not end well in this
+    block, or that ended the cell for its arm.
+    """
     kind, cell, _, _ = torn_answer
-    launches = sorted((answer[3] or 0, answer[2], records) for answer, records in done.items() if answer[:2] == (kind, cell))
-    for position, arm, records in launches:
-        for record in records:
-            if record.status != Status.OK:
-                ended = f"{record.status}: {record.reason}" if record.reason else record.status
-                return f"incomplete_block: launch {position}, of {arm}, ended {ended}"
+    block = done[torn_answer][0].block
+    for answer in sorted((a for a in done if a[:2] == (kind, cell)), key=lambda a: a[3] or 0):
+        bad = next((r for r in done[answer] if r.status != Status.OK), None)
+        if bad is not None and (bad.block == block or spoils(done[answer])):
+            ended = f"{bad.status}: {bad.reason}" if bad.reason else bad.status
+            return f"incomplete_block: launch {answer[3]}, of {answer[2]}, ended {ended}"
     return "incomplete_block: not every launch of its ABBA block was made, or not in one lease"
 
 

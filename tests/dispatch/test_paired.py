@@ -53,11 +53,21 @@ class TestATornBlock:
         alone = replace(job(), turns=tuple(t for t in job().turns if t.arm == "head"))
         assert [] == torn([alone], answers(alone.turns[:1]))
 
-    def test_says_which_launch_did_not_end_well(self):
+    @pytest.mark.parametrize(
+        ("position", "reason", "named"),
+        [
+            (5, "contended: another process", True),
+            (3, "contended: another process", False),
+            (3, "phases: they do not add up", True),
+        ],
+        ids=["of this block", "of another block, that did not end the cell", "of another block, that ended the cell"],
+    )
+    def test_says_which_launch_did_not_end_well(self, position, reason, named):
+        turn = job().turns[position]
         done = answers(job().turns[:6])
-        done["latency", CELL, "base", 3] = [replace(record(job().turns[3], status="invalid"), reason="contended: another process")]
-        (first, _) = torn([job()], done)
-        assert "incomplete_block: launch 3, of base, ended invalid: contended: another process" == why_torn(first, done)
+        done["latency", CELL, turn.arm, position] = [replace(record(turn, status="invalid"), reason=reason)]
+        first = torn([job()], done)[0]
+        assert named == (f"incomplete_block: launch {position}, of {turn.arm}, ended invalid: {reason}" == why_torn(first, done))
 
     def test_says_where_launches_were_not_made(self):
         done = answers(job().turns[:6])
