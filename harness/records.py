@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 OVER_BUDGET = "budget"
 """Code that opens the reason of a cell that was left out, `cancelled`, because its run's budget of time was over."""
 
+HEAD, BASE = "head", "base"
+"""Arms: what a run measured of its own code, by which it is judged, and of the code that it was paired against."""
+
 
 class Status(StrEnum):
     """How a cell ended. Closed: a reason, where there is one, stands in the record's `reason`."""
@@ -109,7 +112,7 @@ class Record:
     attempt: int = 0
     seq: int = 0
     lease_id: str | None = None
-    arm: str = "head"
+    arm: str = HEAD
     block: int | None = None
     position: int | None = None
     launch: str | None = None

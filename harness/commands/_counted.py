@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from harness.store.runs import RunStore
 
 KIND, TIME = "latency", "latency_us"
-ARMS = ("head", "base")
-"""Whose time is shown: the first that was measured."""
 
 
 def show_counted(workspace: Workspace, store: RunStore, cells: Sequence[Cell], output: str) -> int:
@@ -129,7 +127,7 @@ def _counted(cell: Cell, what: Description, counts: Counts, recorded: Recorded |
 def _recorded(store: RunStore, baselines_dir: Path, cell: Cell, code_digest: str) -> Recorded | None:
     """The newest time of a cell; None where no run or baseline ever measured it."""
     from harness.errors import UnknownNameError
-    from harness.records import Status
+    from harness.records import BASE, HEAD, Status
     from harness.report.counted import Recorded
     from harness.store.cells import lines, newest_records
 
@@ -138,7 +136,7 @@ def _recorded(store: RunStore, baselines_dir: Path, cell: Cell, code_digest: str
     except UnknownNameError:
         return None
     timed = [one for one in newest if one.record.kind == KIND and not Status(one.record.status).resumable]
-    arm = next((arm for arm in ARMS if any(one.record.arm == arm for one in timed)), None)
+    arm = next((arm for arm in (HEAD, BASE) if any(one.record.arm == arm for one in timed)), None)
     if arm is None:
         return None
     timed = [one for one in timed if one.record.arm == arm]

@@ -16,7 +16,7 @@ from typing import Any
 from harness.authoring.workspace import Workspace
 from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
-from harness.dispatch.run import declarations, describe_run, execute, new_run_id
+from harness.dispatch.run import STOPPED, declarations, describe_run, execute, new_run_id
 from harness.errors import RefError, Undecided
 from harness.judge.model import Side
 from harness.plan.budget import duration_text
@@ -27,15 +27,12 @@ from harness.plan.matrix import Filters
 from harness.plan.plan import Plan, plan_tree
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
-from harness.records import Cell, Expected, Record, Status
-from harness.store.baselines import HEAD
+from harness.records import HEAD, Cell, Expected, Record, Status
 from harness.store.files import read_parquet
 from harness.store.lookup import Found, Pairs, Results
 from harness.store.runs import RunStore
 
 STATIC = "static"
-STOPPED = 130
-"""Exit code of a run that a signal ended."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _show_run(store: RunStore, run_id: str, output: str) -> None:
 
 def _not_ok(records: Sequence[Record]) -> list[tuple[str, str, str, str]]:
     """Cell, kind, status and reason, once each, of what ended in another way than ok or no_capacity."""
-    from harness.records import Status
+    from harness.records import BASE, Status
     from harness.report.words import one_line
 
     fine = (Status.OK, Status.NO_CAPACITY)
@@ -115,7 +115,7 @@ def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) ->
     headers = ("kind", "metric", "value", "unit", "launches", "status", "run")
     rows_text = [
         (
-            line.kind + (" (base)" if line.arm == "base" else ""),
+            line.kind + (" (base)" if line.arm == BASE else ""),
             line.metric or "-",
             number(line.value),
             line.unit_of_measure or "-",

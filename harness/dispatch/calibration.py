@@ -16,7 +16,7 @@ from harness.dispatch.stamp import Place, failure, stamped
 from harness.measure.calibration.parts import JOBS_DIR, KIND, METHOD, SUBJECT, Part, cell_of
 from harness.plan.jobs import Job, Turn
 from harness.plan.plan import Plan
-from harness.records import Cell, Record, Status
+from harness.records import HEAD, Cell, Record, Status
 
 PART_DEADLINE_S = 240.0
 PART_SECONDS = 10.0
@@ -52,7 +52,7 @@ class Contexts:
 def contexts(plan: Plan, run_id: str, scratch: Path) -> Contexts:
     """The contexts of a calibration run."""
     tree, code = plan.tree, plan.code
-    arms = {"head": ArmCode(tree.commit, tree.tree, tree.dirty, tree.code_digest, code.root)}
+    arms = {HEAD: ArmCode(tree.commit, tree.tree, tree.dirty, tree.code_digest, code.root)}
     shared = code.jobs_dir / "conftest.py"
     conftest = shared.read_bytes() if shared.exists() else b""
     digests = {

@@ -19,7 +19,7 @@ from harness.dispatch.launcher import Flavour, clean_environment
 from harness.dispatch.lock import unit_lock
 from harness.errors import HarnessError, Undecided
 from harness.measure.calibration.ncu import METRICS, CallCounts, advice, by_marker, first_error, options, parse
-from harness.records import Cell
+from harness.records import HEAD, Cell
 
 TOOL = "ncu"
 START_S, CALL_S = 180.0, 20.0
@@ -78,7 +78,7 @@ def count(
     asked = {"root": str(root), "device": unit.device, "cells": list(map(str, cells))}
     spec.write_text(json.dumps({**asked, "spins_us": list(spins_us), "copies_bytes": list(copies_bytes), "done": str(done)}))
     environment = clean_environment(Flavour.GPU, home, unit.environment)
-    environment |= {"TRITON_CACHE_DIR": str(scratch / "triton" / "head"), "LC_ALL": "C"}  # the locale decides how ncu writes numbers
+    environment |= {"TRITON_CACHE_DIR": str(scratch / "triton" / HEAD), "LC_ALL": "C"}  # the locale decides how ncu writes numbers
     command = [tool, *options(metrics), "--log-file", str(log), sys.executable, "-m", MODULE, str(spec)]
     calls = len(spins_us) + len(copies_bytes) + len(cells)
     what = f"count {calls} calls on {unit.device} ({unit.uuid}) by {TOOL}"

@@ -26,12 +26,10 @@ from harness.errors import HarnessError
 from harness.plan.budget import Allowance
 from harness.plan.describe import Description
 from harness.plan.plan import Plan
-from harness.records import Cell, Record, Status
+from harness.records import BASE, HEAD, Cell, Record, Status
 
 Key = tuple[str, Cell]
 """A kind and a cell: what a plan expects and a run answers."""
-HEAD = "head"
-"""The arm that a run is judged by: what base fails is no fault of head's."""
 
 
 class Store(Protocol):
@@ -55,6 +53,10 @@ class Outcome:
     def exit_code(self) -> int:
         """0, 1, 3 or 130."""
         return int(self.run["exit_code"])
+
+
+STOPPED = 130
+"""Exit code of a run that a signal ended."""
 
 
 def new_run_id(now: datetime) -> str:
@@ -260,7 +262,7 @@ def _conclude(
     cut = set(require) & {cell.device for _, cell in left_out}
     missing = sorted(set(require) - reached - cut)
     if cancelled:
-        code = 130
+        code = STOPPED
     elif any(status.failed for status in statuses.values()):
         code = 1
     elif missing or cut or any(status.undecided for status in statuses.values()) or not any(s is Status.OK for s in statuses.values()):
@@ -307,7 +309,7 @@ def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
     asked = f"--resume {run['run_id']}"
     if run.get("finished_at") and not (folder / "journal.jsonl").exists():
         raise HarnessError(asked, f"the run has ended, and its journal is not in {folder}", "resume it where it ran, or submit anew")
-    digests = {"head": run["code_digest"]} | ({"base": run["against"]["code_digest"]} if run["against"] else {})
+    digests = {HEAD: run["code_digest"]} | ({BASE: run["against"]["code_digest"]} if run["against"] else {})
     for arm, before in digests.items():
         now = plan.arms[arm].tree.code_digest
         if now != before:

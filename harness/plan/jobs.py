@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from harness.plan.describe import KindInfo
 from harness.plan.matrix import INTERPRETER
-from harness.records import Cell, Expected
+from harness.records import BASE, HEAD, Cell, Expected
 
 JOB_SECONDS = 300.0
-ABBA = ("base", "head", "head", "base")
+ABBA = (BASE, HEAD, HEAD, BASE)
 """The arms of a block: a drift of the unit that is steady through it weighs on both alike."""
-A_SIDE = ABBA.count("head")
+A_SIDE = ABBA.count(HEAD)
 KIND_ORDER = ("static", "correctness", "latency", "drift")
 """Which kinds come first where the order counts: what costs little and tells much; others come after them."""
 
@@ -31,7 +31,7 @@ class Turn:
 
     position: int
     cells: tuple[Cell, ...]
-    arm: str = "head"
+    arm: str = HEAD
     block: int | None = None
 
 
@@ -137,9 +137,9 @@ def _turns(cells: Iterable[Cell], launches: int, paired: Collection[Cell] | None
     if paired is None:
         return tuple(Turn(position, cells) for position in range(launches))
     common = tuple(cell for cell in cells if cell in paired)
-    of = {"base": common, "head": cells}
+    of = {BASE: common, HEAD: cells}
     if launches == 1:
-        turns = [Turn(0, common, "base"), Turn(1, cells, "head")]
+        turns = [Turn(0, common, BASE), Turn(1, cells, HEAD)]
     else:
         blocks = range(math.ceil(launches / A_SIDE))
         turns = [Turn(block * len(ABBA) + i, of[arm], arm, block) for block in blocks for i, arm in enumerate(ABBA)]

@@ -14,7 +14,7 @@ from harness.plan.jobs import JOB_SECONDS, Job, make_jobs
 from harness.plan.matrix import Filters, expand, read_matrix
 from harness.plan.refs import base_of, resolve
 from harness.plan.trees import Tree, checkout, differences, listing
-from harness.records import Expected
+from harness.records import BASE, HEAD, Expected
 
 LAUNCHES = 3
 """Launches of a cell that is measured by itself."""
@@ -45,7 +45,7 @@ class Plan:
     @property
     def arms(self) -> dict[str, Plan]:
         """The plan of each arm: `head`, and `base` where the run is paired."""
-        return {"head": self} if self.base is None else {"base": self.base, "head": self}
+        return {HEAD: self} if self.base is None else {BASE: self.base, HEAD: self}
 
     def changed_files(self) -> list[str]:
         """Files of either arm's code that are no longer what was checked out; empty while nobody touched them."""

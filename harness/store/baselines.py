@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
-from harness.records import Cell, Record, Status
+from harness.records import HEAD, Cell, Record, Status
 from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
 from harness.store.runs import RunStore, base_has_same_jobs
@@ -23,8 +23,6 @@ _PLACE = re.compile(r"device=(?P<device>[^/]+)/(?P<run>[^/]+)\.parquet")
 
 COPIED = frozenset({Status.OK, Status.SKIPPED})
 """Statuses that a baseline holds: a value, or the reason why there need be none."""
-HEAD = "head"
-"""The arm of what a run measured of its own code."""
 
 
 @dataclass(frozen=True)

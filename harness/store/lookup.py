@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Undecided
-from harness.records import Cell, Record, Status
-from harness.store.baselines import HEAD, read_baselines
+from harness.records import BASE, HEAD, Cell, Record, Status
+from harness.store.baselines import read_baselines
 from harness.store.runs import RunStore
 
 Key = tuple[str, Cell]
 Group = list[Record]
 """One answer to a kind of a cell: all its records from one run and arm."""
-BASE = "base"
 
 
 class Weight(IntEnum):
