@@ -90,7 +90,7 @@ def _show_run(store: RunStore, run_id: str, output: str) -> None:
 
 def _not_ok(records: Sequence[Record]) -> list[tuple[str, str, str, str]]:
     """Cell, kind, status and reason, once each, of what ended in another way than ok or no_capacity."""
-    from harness.records import BASE, Status
+    from harness.records import Status
     from harness.report.words import one_line
 
     fine = (Status.OK, Status.NO_CAPACITY)
@@ -108,6 +108,7 @@ def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) ->
         click.echo(json.dumps({"cell": str(cell), "records": rows}, indent=2))
         return
     from harness.commands._table import print_table
+    from harness.records import BASE
     from harness.report.words import number, one_line
     from harness.store.cells import lines
 
