@@ -55,6 +55,11 @@ class Status(StrEnum):
         return self in (Status.INFRA, Status.NO_CAPACITY, Status.QUEUE_TIMEOUT, Status.CANCELLED, Status.LOST)
 
 
+def is_left_out(status: str, reason: str | None) -> bool:
+    """Whether a cell ended so because its run's budget of time was over before it."""
+    return status == Status.CANCELLED and (reason or "").startswith(OVER_BUDGET)
+
+
 @dataclass(frozen=True, order=True)
 class Cell:
     """One variant of one kernel on one case and device, written `kernel/variant/M=64,N=5120,dtype=bf16@device`."""

@@ -20,7 +20,7 @@ from harness.plan.matrix import INTERPRETER
 from harness.plan.plan import Plan, with_jobs
 from harness.plan.refs import ancestors
 from harness.plan.trees import Tree, harness_table, listing, tree_of_commit
-from harness.records import OVER_BUDGET, Cell, Record, Status
+from harness.records import Cell, Record, is_left_out
 from harness.store.baselines import list_baselines
 from harness.store.lookup import Results
 from harness.store.runs import RunStore
@@ -153,9 +153,7 @@ def _row(one: Forecast) -> list[str]:
 
 def left_out(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Kernel, kind and number of cells that a budget left out."""
-    return _as_rows(
-        (r.kernel, r.kind, [r.cell]) for r in records if r.status == Status.CANCELLED and (r.reason or "").startswith(OVER_BUDGET)
-    )
+    return _as_rows((r.kernel, r.kind, [r.cell]) for r in records if is_left_out(r.status, r.reason))
 
 
 def _as_rows(groups: Iterable[tuple[str, str, Sequence[Cell]]]) -> list[dict[str, Any]]:

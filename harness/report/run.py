@@ -10,7 +10,7 @@ from typing import Any
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
-from harness.records import OVER_BUDGET, Cell, Record, Status
+from harness.records import Cell, Record, Status, is_left_out
 from harness.report import words
 from harness.report.shares import unit_lines
 
@@ -33,7 +33,7 @@ class _Ended:
     @property
     def left_out(self) -> bool:
         """Whether the run's budget of time was over before it."""
-        return self.status is Status.CANCELLED and self.reason.startswith(OVER_BUDGET)
+        return is_left_out(self.status, self.reason)
 
     def __str__(self) -> str:
         reason = self.reason if len(self.reason) <= WIDTH else self.reason[: WIDTH - 3] + "..."
