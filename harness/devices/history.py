@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-CANARY_METHOD = "canary/1"
+CANARY_METHOD = "canary/2"
 """What the canaries are and how they are taken. Another kernel, size or number of samples is another method: leases are compared
 only within one."""
 RECENT = 20

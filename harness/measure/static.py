@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from triton import knobs
-from triton.runtime.cache import triton_key
 
 from harness.errors import HarnessError
 from harness.measure.compiles import cache_of
@@ -24,9 +23,8 @@ from harness.records import Status
 
 
 def preload() -> None:
-    """Do once what every process needs before its first cell: about 3 s that a fork server saves its children."""
+    """Do once what every process needs before its first cell: seconds that a fork server saves its children."""
     load_meta_operations()
-    triton_key()
 
 
 def compile_static(subject: Subject) -> list[Reading]:

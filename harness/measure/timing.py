@@ -64,7 +64,8 @@ class Timer:
         known = self._known()
         facts = LeaseFacts.from_json(known) if known else LeaseFacts()
         session = ClockSession(TorchDevice(self.device, self.engine_cache), self.seed, facts)
-        session.note_canary()
+        if not facts.canaries:  # else the launch before took one when it ended
+            session.note_canary()
         return session
 
     def __call__(self, subject: Subject) -> Timing:

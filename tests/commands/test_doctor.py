@@ -203,7 +203,7 @@ class TestHistory:
         for minute, (arithmetic, copy) in enumerate(canaries):
             when = f"2026-01-31T{hour}:{minute:02}:00.000000+00:00"
             append_lease(
-                H200.uuid, PastLease(when, f"r{hour}.{minute // of}", Stack("canary/1", "580.1", torch, "3.6.0"), arithmetic, copy)
+                H200.uuid, PastLease(when, f"r{hour}.{minute // of}", Stack("canary/2", "580.1", torch, "3.6.0"), arithmetic, copy)
             )
 
     def test_of_a_new_unit_says_from_when_on_it_counts(self, history: Any) -> None:

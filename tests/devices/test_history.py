@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.devices.history import LEAST, LIMIT, RECENT, PastLease, Stack, departure, instant, usual_of
 
-STACK = Stack("canary/1", "580.1", "2.11.0", "3.6.0")
+STACK = Stack("canary/2", "580.1", "2.11.0", "3.6.0")
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOW = instant(NOON + timedelta(days=30))
 CLOSE = 1e-9
@@ -135,7 +135,7 @@ def test_the_reason_names_both_values_how_many_runs_and_what_to_do():
 class TestALine:
     @given(times, times, st.text(max_size=5), st.text(max_size=5), st.none() | st.text(max_size=5))
     def test_is_read_back_as_it_was_written(self, arithmetic, copy, run, version, driver):
-        lease = PastLease(instant(NOON), run, Stack("canary/1", driver, version, version), arithmetic, copy)
+        lease = PastLease(instant(NOON), run, Stack("canary/2", driver, version, version), arithmetic, copy)
         assert lease == PastLease.from_line(lease.to_line())
         assert 1 == lease.to_line().count(b"\n")
 

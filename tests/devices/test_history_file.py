@@ -15,7 +15,7 @@ UUID = "GPU-0123/odd name"
 
 
 def lease(number=0):
-    return PastLease(f"2026-01-31T12:00:{number:06}", "r1", Stack("canary/1", None, "2.11.0", "3.6.0"), 50.0 + number, 800.0)
+    return PastLease(f"2026-01-31T12:00:{number:06}", "r1", Stack("canary/2", None, "2.11.0", "3.6.0"), 50.0 + number, 800.0)
 
 
 @pytest.fixture(autouse=True)

@@ -136,7 +136,7 @@ def test_the_first_leases_of_a_unit_are_its_history(run):
     found = [*run(Server(), times=2), *run(Server())]
     assert ["ok"] * 3 == [record.status for (record,) in found]
     assert [("r1", USUAL)] * 2 + [("r2", USUAL)] == [(lease.run, (lease.arithmetic_us, lease.copy_us)) for lease in read_leases(GPU.uuid)]
-    assert {("canary/1", "570.10", "2.11.0", "3.6.0")} == {tuple(vars(lease.stack).values()) for lease in read_leases(GPU.uuid)}
+    assert {("canary/2", "570.10", "2.11.0", "3.6.0")} == {tuple(vars(lease.stack).values()) for lease in read_leases(GPU.uuid)}
 
 
 @pytest.mark.usefixtures("three_runs")

@@ -6,13 +6,14 @@ change here makes them take another time, CANARY_METHOD gets another version.
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from harness.measure.clock.device import BLOCK_MULTIPLE
+from harness.measure.clock.device import BLOCK_MULTIPLE, Graph
 from harness.measure.clock.validity import InvalidTiming, Reason
 
 if TYPE_CHECKING:
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
 COPY_CACHES = 16
 """Size of the copy, in last-level caches: fixed for a device, and out of any cache's reach."""
-SAMPLES = 21
 REPLAYS_A_SAMPLE = 5
+BUDGET_S = 0.3
+"""Most seconds of sampling, and of waiting until windows of samples agree, for each."""
+LOOKS = 3
+"""How often a canary is taken that has moved. A unit comes back from its power cap within such a time; one that is shared, throttled or
+clocked otherwise stays where it is."""
 ARITHMETIC_LIMIT, COPY_LIMIT = 0.01, 0.02
 """Largest change of a canary within a lease, relative: beyond it the unit is not the one that the lease began with."""
 
@@ -35,7 +40,7 @@ class Canary:
 
 
 def take_canary(session: ClockSession) -> Canary:
-    """Time both canaries, on a warm device.
+    """Time both canaries, on a warm device whose times have settled.
 
     Raises:
         InvalidTiming: negative_time or no_valid_samples.
@@ -48,11 +53,15 @@ def take_canary(session: ClockSession) -> Canary:
     for call in (device.kernels.arithmetic(), device.kernels.copies(source, target)[0]):
         device.run(call)
         graph = device.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
-        times.append(statistics.median(session.take([graph], REPLAYS_A_SAMPLE, SAMPLES).samples))
+        times.append(session.sample(partial(_samples, session, graph), REPLAYS_A_SAMPLE, BUDGET_S).us)
         graph.release()
     del source, target
     device.release_memory()
     return Canary(*times)
+
+
+def _samples(session: ClockSession, graph: Graph, count: int) -> Sequence[float]:
+    return session.take([graph], REPLAYS_A_SAMPLE, count).samples
 
 
 def check_canaries(first: Canary, now: Canary) -> None:

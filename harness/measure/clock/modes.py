@@ -113,7 +113,7 @@ def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled,
     collecting = gc.isenabled()
     gc.disable()  # a collection in a sample is the host's doing, not the kernel's
     try:
-        eager = session.sample(take, count_of, session.settings.side_budget_s)
+        eager = session.sample(take, count_of, session.settings.eager_budget_s)
     finally:
         if collecting:
             gc.enable()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.measure.clock.canaries import check_canaries, take_canary
+from harness.measure.clock.canaries import LOOKS, check_canaries, take_canary
 from harness.measure.clock.ceilings import Ceilings, measure_ceilings
 from harness.measure.clock.device import Graph, Grid, TimedDevice
 from harness.measure.clock.estimate import is_accurate
@@ -15,7 +15,7 @@ from harness.measure.clock.facts import LeaseFacts
 from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, measure_cell, measure_clock
 from harness.measure.clock.sampling import Sampled, Sampler
 from harness.measure.clock.settings import ClockSettings
-from harness.measure.clock.validity import InvalidTiming, check_elapsed, check_host_clock, check_samples
+from harness.measure.clock.validity import InvalidTiming, Reason, check_elapsed, check_host_clock, check_samples
 
 HOST_FLOORS = 3
 """How many times the host's floor a batch may differ from the device's clock: enqueueing, waiting, and being descheduled once."""
@@ -56,13 +56,18 @@ class ClockSession:
     _eviction: Graph | None = None
 
     def note_canary(self) -> None:
-        """Take a canary and hold it against the lease's first; where it moved, no number of this launch may be used."""
-        try:
-            canary = take_canary(self)
-            self.facts.canaries.append(canary)
-            check_canaries(self.facts.canaries[0], canary)
-        except InvalidTiming as breach:
-            self.fault = breach
+        """Take a canary and hold it against the lease's first; where it has moved at every look, no number of this launch may be used."""
+        for look in range(1, LOOKS + 1):
+            try:
+                self.facts.canaries.append(take_canary(self))
+                check_canaries(self.facts.canaries[0], self.facts.canaries[-1])
+            except InvalidTiming as breach:
+                if breach.reason is not Reason.CONTENDED or look == LOOKS:
+                    self.fault = breach
+                    return
+                self._busy_until_ns = None  # as after idling: a whole warm-up lies before the next look
+            else:
+                return
 
     @property
     def clock(self) -> ClockFloors:

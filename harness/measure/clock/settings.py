@@ -26,6 +26,7 @@ class ClockSettings:
         side_budget_s: most seconds of sampling for each figure beside it.
         chunk: samples enqueued at a time.
         eager_calls: most calls of an eager sample: fewer than a device queues, so that enqueueing never waits for it.
+        eager_budget_s: most seconds of sampling eager calls, whose scatter is the host's and does not end by sampling longer.
         eager_least_calls: least calls of an eager sample.
         eager_sample_us: most device time of an eager sample that has more.
         contents: most distinct contents among the slots of a ring.
@@ -51,6 +52,7 @@ class ClockSettings:
     side_budget_s: float = 0.3
     chunk: int = 30
     eager_calls: int = 200
+    eager_budget_s: float = 0.15
     eager_least_calls: int = 20
     eager_sample_us: float = 50_000.0
     contents: int = 8

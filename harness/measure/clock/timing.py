@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from harness.authoring.model import Inputs, Traffic
 from harness.measure.clock.content import dense_bytes, group
-from harness.measure.clock.cycles import time_phases
+from harness.measure.clock.cycles import Phases, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
@@ -25,6 +27,7 @@ from harness.measure.data import Generator
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
+Figures = TypeVar("Figures")
 PROGRAMS = 2
 """Programs over all allocated slots whose outputs may be in memory at a time: the main one, and those beside it together."""
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
@@ -165,8 +168,7 @@ class _Timing:
         beside = self._capture_beside(us) if self.beside else None
         doubled = self._capture_doubled(us)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled = self._measure_main(main)
-        self._prove_cold(doubled, sampled.us)
+        sampled = self._settled(partial(self._cold_call, main, doubled))
         found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
         if beside is not None:
             found += self._measure_beside(beside, frame)
@@ -214,10 +216,7 @@ class _Timing:
         doubled = self._capture_doubled(us)
         verify_cursor(bench, advance)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled = self._measure_main(main)
-        phases = time_phases(bench, session, phase, advance)
-        self._reconcile(main, sampled.us, [each.us for each in phases.each])
-        self._prove_cold(doubled, phases.each[0].us)
+        sampled, phases = self._settled(partial(self._cold_cycle, main, phase, advance, doubled))
         found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
         found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
         if self.beside:
@@ -226,6 +225,33 @@ class _Timing:
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
 
+    def _cold_call(self, main: Program, doubled: Program | None) -> Sampled:
+        sampled = self._measure_main(main)
+        self._prove_cold(doubled, sampled.us)
+        return sampled
+
+    def _cold_cycle(self, main: Program, phase: Program, advance: Program, doubled: Program | None) -> tuple[Sampled, Phases]:
+        sampled = self._measure_main(main)
+        phases = time_phases(self.bench, self.session, phase, advance)
+        self._reconcile(main, sampled.us, [each.us for each in phases.each])
+        self._prove_cold(doubled, phases.each[0].us)
+        return sampled, phases
+
+    @staticmethod
+    def _settled(measure: Callable[[], Figures]) -> Figures:
+        """Measure; where doubling the ring gave another time, once more: the ring is not cold, or the unit's level has shifted, at
+        its power cap say, and what came before a shift is warm-up.
+
+        Raises:
+            InvalidTiming: not_cold, or what measuring raises.
+        """
+        try:
+            return measure()
+        except InvalidTiming as breach:
+            if breach.reason is not Reason.NOT_COLD:
+                raise
+            return measure()
+
     def _reconcile(self, main: Program, us: float, phase_us: list[float]) -> None:
         """Hold the phases against the cycle; where they disagree, once more with the cycle as it is now: a unit that has come to
         its power cap meanwhile is slower in both.
@@ -233,12 +259,11 @@ class _Timing:
         Raises:
             InvalidTiming: phases, or what measuring raises.
         """
-        session, tolerance = self.session, self.session.settings.phase_tolerance
+        tolerance = self.session.settings.phase_tolerance
         try:
             check_phases([us], phase_us, tolerance)
         except InvalidTiming:
-            now = session.measure(main.replays, main.calls, session.settings.side_budget_s, self.bench.reset)
-            check_phases([us, now.us], phase_us, tolerance)
+            check_phases([us, self._aside(main)], phase_us, tolerance)
 
     def _repetitions(self, us: float, unit: int) -> int:
         return calls_per_sample(us, unit, self.session.least_sample_us)
@@ -286,10 +311,15 @@ class _Timing:
             return
         proof = RingProof(us, None, None)
         if doubled is not None:
-            twice = self.session.measure(doubled.replays, doubled.calls, self.session.settings.side_budget_s, self.bench.reset)
-            proof = RingProof(us, twice.us, check_doubling(us, twice.us, self.session.settings.doubling_limit))
+            twice = self._aside(doubled)
+            proof = RingProof(us, twice, check_doubling(us, twice, self.session.settings.doubling_limit))
             doubled.release()
         self.session.facts.rings[str(self.bench.subject.cell)] = proof
+
+    def _aside(self, program: Program) -> float:
+        """A call's time by a program, known as well as that of a figure beside the main one (us)."""
+        session = self.session
+        return session.measure(program.replays, program.calls, session.settings.side_budget_s, self.bench.reset).us
 
     def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame, cold: Traffic | None = None) -> list[Reading]:
         """A figure beside the cold one, by replaying a program.

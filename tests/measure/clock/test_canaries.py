@@ -7,7 +7,8 @@ from toys import session_on
 
 from harness.devices.history import CANARY_METHOD, PastLease, Stack, departure, usual_of
 from harness.measure.clock import LeaseFacts, canaries, probe_kernels
-from harness.measure.clock.canaries import take_canary
+from harness.measure.clock.canaries import ARITHMETIC_LIMIT, take_canary
+from harness.measure.clock.validity import Reason
 
 
 def test_canaries_are_fixed_work():
@@ -44,7 +45,25 @@ def test_a_unit_that_stands_still_spoils_nothing():
     assert (None, 2) == (session.fault, len(session.facts.canaries))
 
 
-PINNED = {"canary/1": "741b770689799875"}
+def test_a_unit_that_comes_back_within_the_looks_spoils_nothing():
+    seen = []
+    first = session_on(slowdown=lambda replays: seen.append(replays) or 1.0)
+    first.note_canary()
+    second = session_on(slowdown=lambda replays: 1.03 if replays <= max(seen) else 1.0)
+    second.facts = LeaseFacts.from_json(json.loads(json.dumps(first.facts.to_json())))
+    second.note_canary()
+    moved = [canary.arithmetic_us / first.facts.canaries[0].arithmetic_us - 1 for canary in second.facts.canaries]
+    assert second.fault is None
+    assert max(moved) > ARITHMETIC_LIMIT > abs(moved[-1])
+
+
+def test_a_clock_that_lies_is_not_asked_again():
+    session = session_on(elapsed=lambda reading, us: -1.0)
+    session.note_canary()
+    assert (Reason.NEGATIVE_TIME, []) == (session.fault.reason, session.facts.canaries)
+
+
+PINNED = {"canary/2": "41659896df86df5a"}
 """By method: a digest of what it runs."""
 
 
@@ -56,7 +75,7 @@ def test_what_the_canaries_run_is_named_by_their_method():
         probe_kernels.ARITHMETIC_BLOCKS,
         probe_kernels.ARITHMETIC_STEPS,
         canaries.COPY_CACHES,
-        canaries.SAMPLES,
+        canaries.BUDGET_S,
         canaries.REPLAYS_A_SAMPLE,
     )
     found = hashlib.sha256("".join([*sources, repr(sizes)]).encode()).hexdigest()[:16]
