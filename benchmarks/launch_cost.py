@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness.authoring.workspace import find_workspace
-from harness.dispatch.launcher import Flavour, ForkServer
+from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
 from harness.measure import server
 from harness.measure.launch import run_launch
 
@@ -40,8 +40,11 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--profile", type=int, default=0)
     options = parser.parse_args()
+    if options.profile and sys.version_info < (3, 12):
+        parser.error("--profile needs Python 3.12: before, pytest-benchmark switches a profiler off and cannot switch it on again")
     scratch = Path(tempfile.mkdtemp())
     if options.profile:
+        os.environ.update(clean_environment(Flavour.GPU, scratch, {}))
         server._preload("gpu")
         measure(options, scratch, lambda number, spec, write: profiled(number, spec, write, options.profile))
     else:
