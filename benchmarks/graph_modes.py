@@ -28,7 +28,7 @@ from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.floors import ONE_PROGRAM
 from harness.measure.clock.program import Program, make_bench
 from harness.measure.clock.ring import plan_ring
-from harness.measure.clock.timing import footprint_of
+from harness.measure.clock.set_up import footprint_of
 from harness.measure.subject import Subject
 
 CELLS = ("rmsnorm/fused/M=128,N=5120,dtype=bf16", "gdn_decode/fused/B=16,H=16,HV=32,K=128,V=128,dtype=bf16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -88,7 +89,8 @@ class Timer:
             "config": [launch.config for launch in launches],
             "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
         }
-        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session, beside=self.beside)]
+        code = hashlib.sha256(json.dumps(built).encode()).hexdigest()[:16]
+        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session, code=code, beside=self.beside)]
 
     @property
     def fault(self) -> str | None:

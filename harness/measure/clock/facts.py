@@ -15,11 +15,13 @@ class RingProof:
     """What doubling the ring of a cell did to its time.
 
     Args:
+        growth: how many times as large the ring is as the cache asks for.
         us: a call's time with the ring.
         doubled_us: with twice the ring; None where memory did not allow it.
         change: relative change; None likewise.
     """
 
+    growth: int
     us: float
     doubled_us: float | None
     change: float | None
@@ -36,15 +38,23 @@ class LeaseFacts:
         clock: the clock's tick and floors.
         ceilings: the unit's own bandwidth.
         floors: by the grids of a call.
-        rings: by cell.
+        rings: by cell, then by the code that it ran: other code may leave other things in the cache. All of a cell's have one growth.
         canaries: those of the lease in hand in the order taken: before and after each launch that has handed on what it found.
     """
 
     clock: ClockFloors | None = None
     ceilings: Ceilings | None = None
     floors: dict[str, CellFloors] = field(default_factory=dict)
-    rings: dict[str, RingProof] = field(default_factory=dict)
+    rings: dict[str, dict[str, RingProof]] = field(default_factory=dict)
     canaries: list[Canary] = field(default_factory=list)
+
+    def proof(self, cell: str, code: str) -> RingProof | None:
+        """The proof that a cell's ring is cold for this code; None where there is none yet."""
+        return self.rings.get(cell, {}).get(code)
+
+    def growth(self, cell: str) -> int | None:
+        """How much larger than the cache asks for a cell's ring is in this lease; None where it is not proved yet for any code."""
+        return next((proof.growth for proof in self.rings.get(cell, {}).values()), None)
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -52,7 +62,7 @@ class LeaseFacts:
             "clock": asdict(self.clock) if self.clock else None,
             "ceilings": asdict(self.ceilings) if self.ceilings else None,
             "floors": {key: found.to_json() for key, found in self.floors.items()},
-            "rings": {cell: asdict(proof) for cell, proof in self.rings.items()},
+            "rings": {cell: {code: asdict(proof) for code, proof in proofs.items()} for cell, proofs in self.rings.items()},
             "canaries": [asdict(canary) for canary in self.canaries],
         }
 
@@ -67,6 +77,6 @@ class LeaseFacts:
             clock=ClockFloors(**data["clock"]) if data["clock"] else None,
             ceilings=Ceilings(**data["ceilings"]) if data["ceilings"] else None,
             floors={key: CellFloors.from_json(found) for key, found in data["floors"].items()},
-            rings={cell: RingProof(**proof) for cell, proof in data["rings"].items()},
+            rings={cell: {code: RingProof(**proof) for code, proof in proofs.items()} for cell, proofs in data["rings"].items()},
             canaries=[Canary(**canary) for canary in data["canaries"]],
         )

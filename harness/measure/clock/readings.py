@@ -11,6 +11,7 @@ from harness.measure.clock.floors import CellFloors
 from harness.measure.clock.program import Bench, Program
 from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.session import ClockSession
+from harness.measure.clock.set_up import SetUp
 from harness.measure.clock.validity import InvalidTiming, Reason
 from harness.measure.subject import Reading, Subject
 from harness.records import EVIDENCE, Status
@@ -68,9 +69,18 @@ EAGER = Taken("eager/1", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 class Frame:
     """What all figures of a cell share: where they come from and what they are held against."""
 
-    bench: Bench
-    session: ClockSession
+    ready: SetUp
     floors: CellFloors
+
+    @property
+    def bench(self) -> Bench:
+        """The cell, set up for timing."""
+        return self.ready.bench
+
+    @property
+    def session(self) -> ClockSession:
+        """What measures."""
+        return self.ready.session
 
     def columns(self, taken: Taken, program: Program | None) -> dict[str, Any]:
         """The columns of a figure.
@@ -79,7 +89,7 @@ class Frame:
             program: what was replayed; None for eager calls.
         """
         return {
-            "method": taken.method,
+            "method": self._method(taken),
             "cache": str(taken.cache),
             "launch_mode": str(taken.launch_mode),
             "clock": str(taken.clock),
@@ -88,8 +98,13 @@ class Frame:
             "evidence": self._evidence(program),
         }
 
+    def _method(self, taken: Taken) -> str:
+        """The method; with a ring that had to be enlarged it is another one, since less of the ring outlives a pass."""
+        growth = self.ready.plan.growth
+        return f"{taken.method}x{growth}" if growth > 1 and taken in (RING, CYCLE, PHASE, EAGER) else taken.method
+
     def _evidence(self, program: Program | None) -> dict[str, Any]:
-        proof = self.session.facts.rings.get(str(self.bench.subject.cell))
+        proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code)
         found = {
             "ring": len(program.slots) if program else self.bench.slots,
             "nodes": program.nodes if program else None,

@@ -52,11 +52,13 @@ class RingPlan:
         slots: sets of inputs.
         touched: bytes that one call touches.
         cache_bytes: the last-level cache.
+        growth: how many times as many slots there are as the cache asks for.
     """
 
     slots: int
     touched: int
     cache_bytes: int
+    growth: int = 1
 
     def reuse_bytes(self, buffers_touched: int) -> int:
         """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn."""
@@ -67,8 +69,12 @@ class RingPlan:
         return buffers_touched == self.slots and self.reuse_bytes(buffers_touched) >= multiples * self.cache_bytes
 
 
-def plan_ring(touched: int, limits: Limits, multiples: int) -> RingPlan:
-    """The smallest ring that is cold for calls that touch `touched` bytes.
+def plan_ring(touched: int, limits: Limits, multiples: int, growth: int = 1) -> RingPlan:
+    """The smallest ring that is cold for calls that touch `touched` bytes, in a cache that drops what was used least recently.
+
+    Args:
+        growth: by how much it is enlarged for calls that tell the cache to drop what they load before what it holds. A part of a ring
+            outlives a pass then: about as much of it as the cache holds.
 
     Raises:
         ValueError: the call touches nothing.
@@ -76,7 +82,7 @@ def plan_ring(touched: int, limits: Limits, multiples: int) -> RingPlan:
     if touched <= 0:
         raise ValueError(f"plan_ring: a call that touches {touched} bytes cannot be made cold; check the kernel's traffic")
     wanted = multiples * limits.last_level_cache_bytes
-    return RingPlan(-(-wanted // touched) + 1, touched, limits.last_level_cache_bytes)
+    return RingPlan((-(-wanted // touched) + 1) * growth, touched, limits.last_level_cache_bytes, growth)
 
 
 def is_warm(touched: int, limits: Limits, fraction: float) -> bool:

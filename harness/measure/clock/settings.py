@@ -33,6 +33,7 @@ class ClockSettings:
         warm_fraction: part of the cache that a warm call may occupy.
         serving_fraction: least part of what a call touches that must come from memory, for its activations to be kept warm beside it.
         cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
+        most_growth: most times that a ring which is not cold is enlarged to, in rings that the cache asks for: a power of two.
         doubling_limit: largest change of a cold time when the ring is doubled.
         ceiling_margin: how far above the unit's own bandwidth a time may lie.
         cost_tolerance: how far a kernel's compulsory bytes may lie outside what its tensors allow, relative.
@@ -59,6 +60,7 @@ class ClockSettings:
     warm_fraction: float = 0.6
     serving_fraction: float = 0.5
     cache_multiples: int = 3
+    most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05
     cost_tolerance: float = 0.05

@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from harness.authoring.model import Inputs, Traffic
-from harness.measure.clock.content import dense_bytes, group
+from harness.authoring.model import Traffic
+from harness.measure.clock.content import dense_bytes
 from harness.measure.clock.cycles import Phases, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
 from harness.measure.clock.modes import capture_chain, time_eager, time_single
-from harness.measure.clock.program import ADVANCE, Bench, Program, make_bench
+from harness.measure.clock.program import ADVANCE, Bench, Program
 from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, SERVING, WARM, Frame, Taken, invalid, skipped
-from harness.measure.clock.ring import Footprint, RingPlan, estimate_bytes, footprint, is_warm, plan_ring
+from harness.measure.clock.ring import is_warm
 from harness.measure.clock.sampling import Sampled
-from harness.measure.clock.serving import ServingPlan, capture_serving, plan_serving
+from harness.measure.clock.serving import capture_serving
 from harness.measure.clock.session import ClockSession
-from harness.measure.clock.validity import InvalidTiming, Reason, check_costs, check_doubling, check_peak, check_phases
+from harness.measure.clock.set_up import SetUp, set_up
+from harness.measure.clock.validity import InvalidTiming, Reason, RingTooSmall, check_costs, check_doubling, check_peak, check_phases
 from harness.measure.clock.verify import verify, verify_cursor
-from harness.measure.data import Generator
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
 Figures = TypeVar("Figures")
-PROGRAMS = 2
-"""Programs over all allocated slots whose outputs may be in memory at a time: the main one, and those beside it together."""
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
@@ -37,10 +35,11 @@ VERIFIED_BEFORE, VERIFIED_AFTER = 1_000_003, 2_000_003
 """Added to a launch's seed for the contents of verification: far from those that are timed."""
 
 
-def time_cell(subject: Subject, session: ClockSession, *, beside: bool = True) -> list[Reading]:
+def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside: bool = True) -> list[Reading]:
     """Measure a cell that passed its correctness gate in this launch.
 
     Args:
+        code: what tells the code in hand from other code that the lease times in this cell: its ring is proved cold once for each.
         beside: take the figures that nothing is judged by too: warm, serving, chained, one replay, eager.
 
     Returns:
@@ -50,7 +49,7 @@ def time_cell(subject: Subject, session: ClockSession, *, beside: bool = True) -
     if session.fault is not None:
         return [invalid(MAIN, session.fault, subject)]
     try:
-        return _time_cell(subject, session, beside)
+        return _time_cell(subject, session, code, beside)
     except InvalidTiming as breach:
         if breach.reason is Reason.NEGATIVE_TIME:
             # The clock itself is wrong: nothing that it said in this launch can be used.
@@ -60,43 +59,30 @@ def time_cell(subject: Subject, session: ClockSession, *, beside: bool = True) -
         session.device.release_memory()
 
 
-def _time_cell(subject: Subject, session: ClockSession, beside: bool) -> list[Reading]:
-    timing = _set_up(subject, session, beside)
-    if timing is None:
-        return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
-    try:
-        return timing.readings()
-    finally:
-        timing.bench.release()
-
-
-def footprint_of(subject: Subject) -> Footprint:
-    """Bytes of one call, from the layout of its inputs alone: nothing is allocated."""
-    inputs = _layout(subject)
-    allocated = sum(of.pitch for of in group(inputs, "meta"))
-    mutated = dense_bytes(inputs, "meta", subject.variant.mutates or ())
-    return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.kernel.traffic(subject.case))
-
-
-def _layout(subject: Subject) -> Inputs:
-    return subject.kernel.make_inputs(subject.case, Generator(0, "meta"))
-
-
-def _set_up(subject: Subject, session: ClockSession, beside: bool) -> _Timing | None:
-    """Allocate the ring, twice as large where the cell's ring is not proved yet; None where there is no room for it."""
-    device, settings = session.device, session.settings
-    one = footprint_of(subject)
-    plan = plan_ring(one.touched, device.limits, settings.cache_multiples)
-    room = min(device.limits.usable_memory_bytes, device.free_bytes())
-    if estimate_bytes(one, plan.slots, PROGRAMS) > room:
-        return None
-    is_proved = str(subject.cell) in session.facts.rings
-    doubles = not is_proved and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
-    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room) if beside else None
-    allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
-    spare = room - estimate_bytes(one, allocated, PROGRAMS)
-    bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
-    return _Timing(session, bench, plan, proves=not is_proved, beside=beside, serving=serving)
+def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool) -> list[Reading]:
+    """Measure with the smallest ring that is proved cold. Once a lease has timed other code of the cell, with that code's ring alone."""
+    fixed = session.facts.growth(str(subject.cell))
+    growth = fixed or 1
+    breach: RingTooSmall | None = None
+    while True:
+        ready = set_up(subject, session, code, growth, beside=beside)
+        if ready is None:
+            if breach is not None:
+                raise InvalidTiming(Reason.NOT_COLD, f"{breach.detail}, and there is no room to prove a ring {growth} times as large")
+            return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
+        try:
+            return _Timing(ready, session, ready.bench, beside).readings()
+        except RingTooSmall as small:
+            breach = small
+        finally:
+            ready.bench.release()
+        session.device.release_memory()
+        if fixed is not None:
+            found = f"{breach.detail}; with this ring other code of the cell was cold: time each in a run of its own"
+            raise InvalidTiming(Reason.NOT_COLD, found)
+        if growth == session.settings.most_growth:
+            raise breach
+        growth *= 2
 
 
 @dataclass(frozen=True)
@@ -114,24 +100,20 @@ class _Timing:
     """The figures of one cell. Everything is captured first, so that the device does not cool down between them.
 
     Args:
-        proves: whether doubling the ring is tried.
         beside: whether the figures that nothing is judged by are taken.
-        serving: the ring whose calls share their activations; None where none are declared, or nothing is taken beside.
     """
 
+    ready: SetUp
     session: ClockSession
     bench: Bench
-    plan: RingPlan
-    proves: bool
     beside: bool
-    serving: ServingPlan | None
 
     def readings(self) -> list[Reading]:
         """Take every figure."""
         bench, session = self.bench, self.session
         bench.prepare()
         self._check_costs()
-        frame = Frame(bench, session, session.floors([grid for grid in bench.grids if grid] or [ONE_PROGRAM]))
+        frame = Frame(self.ready, session.floors([grid for grid in bench.grids if grid] or [ONE_PROGRAM]))
         first = bench.capture(bench.one_pass)
         us = self._first_look(first)
         return self._cycle(frame, first, us) if bench.cycle else self._calls(frame, first, us)
@@ -183,7 +165,7 @@ class _Timing:
         return _Beside(bench.capture((0,)), warm, self._capture_serving(us), chain)
 
     def _capture_serving(self, us: float) -> Program | None:
-        plan = self.serving
+        plan = self.ready.serving
         return capture_serving(self.bench, plan, us, self.session.least_sample_us) if plan is not None and plan.slots else None
 
     def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
@@ -199,7 +181,7 @@ class _Timing:
         return found
 
     def _measure_serving(self, program: Program | None, frame: Frame) -> list[Reading]:
-        plan, metric = self.serving, "latency_serving_us"
+        plan, metric = self.ready.serving, "latency_serving_us"
         if plan is None:
             return []
         if program is None:
@@ -243,13 +225,11 @@ class _Timing:
         its power cap say, and what came before a shift is warm-up.
 
         Raises:
-            InvalidTiming: not_cold, or what measuring raises.
+            InvalidTiming: what measuring raises; RingTooSmall only the second time.
         """
         try:
             return measure()
-        except InvalidTiming as breach:
-            if breach.reason is not Reason.NOT_COLD:
-                raise
+        except RingTooSmall:
             return measure()
 
     def _reconcile(self, main: Program, us: float, phase_us: list[float]) -> None:
@@ -277,7 +257,7 @@ class _Timing:
         return self.bench.capture(self.bench.one_pass, repetitions)
 
     def _fits_cache(self) -> bool:
-        return is_warm(self.plan.touched, self.session.device.limits, self.session.settings.warm_fraction)
+        return is_warm(self.ready.plan.touched, self.session.device.limits, self.session.settings.warm_fraction)
 
     def _measure_main(self, main: Program) -> Sampled:
         """The cold figure, refused where it cannot be one.
@@ -286,9 +266,9 @@ class _Timing:
             InvalidTiming: not_cold, over_peak, or what measuring raises.
         """
         bench, settings = self.bench, self.session.settings
-        if not self.plan.is_cold(len(main.slots), settings.cache_multiples):
-            between = self.plan.reuse_bytes(len(main.slots))
-            found = f"{len(main.slots)} of {self.plan.slots} buffers are touched, {between} bytes between two uses of one"
+        if not self.ready.plan.is_cold(len(main.slots), settings.cache_multiples):
+            between = self.ready.plan.reuse_bytes(len(main.slots))
+            found = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched, {between} bytes between two uses of one"
             raise InvalidTiming(Reason.NOT_COLD, found)
         sampled = self.session.measure(main.replays, main.calls, settings.budget_s, bench.reset)
         check_peak(sampled.us, bench.subject.kernel.traffic(bench.subject.case), self.session.ceilings, settings.ceiling_margin)
@@ -297,7 +277,7 @@ class _Timing:
     def _capture_doubled(self, us: float) -> Program | None:
         """Passes over twice the ring; None where that is proved already or does not fit."""
         bench = self.bench
-        if not self.proves or bench.ring.slots < 2 * bench.slots:
+        if not self.ready.proves or bench.ring.slots < 2 * bench.slots:
             return None
         return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
 
@@ -305,16 +285,17 @@ class _Timing:
         """Note for this lease what doubling the ring does to the time.
 
         Raises:
-            InvalidTiming: not_cold, or what measuring raises.
+            InvalidTiming: what measuring raises, or RingTooSmall.
         """
-        if not self.proves:
+        if not self.ready.proves:
             return
-        proof = RingProof(us, None, None)
+        growth = self.ready.plan.growth
+        proof = RingProof(growth, us, None, None)
         if doubled is not None:
             twice = self._aside(doubled)
-            proof = RingProof(us, twice, check_doubling(us, twice, self.session.settings.doubling_limit))
+            proof = RingProof(growth, us, twice, check_doubling(us, twice, self.session.settings.doubling_limit))
             doubled.release()
-        self.session.facts.rings[str(self.bench.subject.cell)] = proof
+        self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})[self.ready.code] = proof
 
     def _aside(self, program: Program) -> float:
         """A call's time by a program, known as well as that of a figure beside the main one (us)."""

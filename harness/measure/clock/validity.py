@@ -46,6 +46,13 @@ class InvalidTiming(Exception):
         super().__init__(f"{reason}: {detail}")
 
 
+class RingTooSmall(InvalidTiming):
+    """A call finds in the cache what an earlier use of its buffers left there: a larger ring may still be cold."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Reason.NOT_COLD, detail)
+
+
 def check_elapsed(elapsed_us: Sequence[float]) -> None:
     """Refuse negative times, which mean that the clock itself is wrong; nothing is clamped or dropped.
 
@@ -121,11 +128,11 @@ def check_doubling(us: float, doubled_us: float, limit: float) -> float:
     """The relative change of a cold time when the ring is doubled.
 
     Raises:
-        InvalidTiming: not_cold, where it is `limit` or more.
+        RingTooSmall: it is `limit` or more.
     """
     change = doubled_us / us - 1
     if not abs(change) < limit:
-        raise InvalidTiming(Reason.NOT_COLD, f"doubling the ring moves the time from {us:.4g} to {doubled_us:.4g} us ({change:+.1%})")
+        raise RingTooSmall(f"doubling the ring moves the time from {us:.4g} to {doubled_us:.4g} us ({change:+.1%})")
     return change
 
 

@@ -30,6 +30,8 @@ class Script:
     cache_bytes: int = 16 << 10
     claimed_cache_bytes: int | None = None
     """What the device table says of the cache, where it is not the truth."""
+    keeps_oldest: bool = False
+    """Whether a full cache drops what comes last, as it does where a kernel asks for what it loads to be evicted first."""
     max_graph_nodes: int = 2000
     memory_bytes: int = 8 << 20
     warm_up_s: float = 0.005
@@ -254,7 +256,7 @@ class FakeDevice:
                 warm += size
             self._cache[address] = size
         while self._held > self.script.cache_bytes:
-            self._held -= self._cache.popitem(last=False)[1]
+            self._held -= self._cache.popitem(last=self.script.keeps_oldest)[1]
         scripted = operation.fixed_us if operation.fixed_us is not None else self.script.cost_us(operation)
         if scripted is not None:
             return scripted

@@ -11,7 +11,7 @@ from harness.errors import KernelFileError
 from harness.measure.clock import time_cell
 from harness.measure.clock.program import make_bench
 from harness.measure.clock.serving import ServingPlan, activations_of, capture_serving, plan_serving
-from harness.measure.clock.timing import footprint_of
+from harness.measure.clock.set_up import footprint_of
 from harness.measure.data import Generator
 from harness.records import Status
 

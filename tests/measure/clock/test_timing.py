@@ -11,7 +11,7 @@ from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, pha
 from harness import Traffic
 from harness.measure.clock import LeaseFacts, time_cell
 from harness.measure.clock.program import Bench
-from harness.measure.clock.timing import footprint_of
+from harness.measure.clock.set_up import footprint_of
 from harness.records import EVIDENCE, Status
 
 
@@ -119,23 +119,55 @@ def test_warm_is_refused_where_a_call_fills_the_cache():
 
 def test_doubling_the_ring_is_tried_once_a_lease(scale):
     _, first = scale
-    proof = first.facts.rings[str(subject_of(SCALE).cell)]
+    proof = first.facts.proof(str(subject_of(SCALE).cell), "")
     assert abs(proof.change) < 0.02
     again = session_on()
     again.facts = LeaseFacts.from_json(json.loads(json.dumps(first.facts.to_json())))
     time_cell(subject_of(SCALE), again)
     assert len(again.device.captured) == len(first.device.captured) - 1
-    assert again.facts.rings[str(subject_of(SCALE).cell)] == proof
+    assert again.facts.proof(str(subject_of(SCALE).cell), "") == proof
 
 
-def test_a_ring_sized_from_too_small_a_cache_is_found_by_doubling_it():
-    readings, _ = measured(SCALE, cache_bytes=80 << 10, claimed_cache_bytes=16 << 10)
+@pytest.mark.parametrize(
+    "script", [{"cache_bytes": 80 << 10, "claimed_cache_bytes": 16 << 10}, {"keeps_oldest": True}], ids=["too small a cache", "evict first"]
+)
+def test_a_ring_of_which_a_part_outlives_a_pass_is_enlarged_until_it_is_cold(script):
+    readings, session = measured(SCALE, **script)
+    proof = session.facts.proof(str(subject_of(SCALE).cell), "")
+    assert proof.growth > 1
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.03)
+    assert readings["latency_us"].columns["method"] == f"graph_ring/2x{proof.growth}"
+    assert readings["latency_warm_us"].columns["method"] == "graph_warm/1"
+
+
+def test_later_launches_of_a_lease_use_the_ring_that_was_proved():
+    _, first = measured(SCALE, keeps_oldest=True)
+    again = session_on(keeps_oldest=True)
+    again.facts = LeaseFacts.from_json(json.loads(json.dumps(first.facts.to_json())))
+    readings = {r.metric: r for r in time_cell(subject_of(SCALE), again)}
+    growth = first.facts.growth(str(subject_of(SCALE).cell))
+    assert readings["latency_us"].columns["method"] == f"graph_ring/2x{growth}"
+    assert again.facts == replace(first.facts, canaries=again.facts.canaries)
+
+
+def test_a_ring_that_is_not_cold_and_cannot_be_enlarged_gives_no_number():
+    readings, _ = measured(SCALE, keeps_oldest=True, memory_bytes=400_000)
     assert reason_of(readings) == "not_cold"
+    assert "no room to prove a ring" in readings["latency_us"].reason
+
+
+def test_other_code_in_a_lease_has_its_own_proof_with_the_same_ring():
+    _, first = measured(SCALE)
+    other = session_on(keeps_oldest=True)
+    other.facts = first.facts
+    (reading,) = time_cell(subject_of(SCALE), other, code="other")
+    assert reading.reason.startswith("not_cold: doubling the ring moves the time")
+    assert reading.reason.endswith("with this ring other code of the cell was cold: time each in a run of its own")
 
 
 def test_a_unit_that_slows_down_meanwhile_does_not_look_like_a_ring_that_is_not_cold():
     readings, session = measured(SCALE, slowdown=lambda replays: 1.1 if replays > 120 else 1.0)
-    proof = session.facts.rings[str(subject_of(SCALE).cell)]
+    proof = session.facts.proof(str(subject_of(SCALE).cell), "")
     assert readings["latency_us"].value == pytest.approx(1.1 * COLD_US, rel=0.02)
     assert abs(proof.change) < 0.02
 
@@ -242,7 +274,7 @@ def test_without_room_for_twice_the_ring_the_time_stands_without_that_proof():
     subject = subject_of(SCALE)
     readings, session = measured(SCALE, memory_bytes=150_000)
     assert readings["latency_us"].status is Status.OK
-    assert session.facts.rings[str(subject.cell)].doubled_us is None
+    assert session.facts.proof(str(subject.cell), "").doubled_us is None
 
 
 def test_a_launch_bound_time_has_no_bandwidth():

@@ -1,0 +1,69 @@
+"""Sets up one cell for timing: how large its ring is, whether it fits, and the allocated bench."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.authoring.model import Inputs
+from harness.measure.clock.content import dense_bytes, group
+from harness.measure.clock.program import Bench, make_bench
+from harness.measure.clock.ring import Footprint, RingPlan, estimate_bytes, footprint, plan_ring
+from harness.measure.clock.serving import ServingPlan, plan_serving
+from harness.measure.clock.session import ClockSession
+from harness.measure.data import Generator
+from harness.measure.subject import Subject
+
+PROGRAMS = 2
+"""Programs over all allocated slots whose outputs may be in memory at a time: the main one, and those beside it together."""
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """A cell with everything allocated.
+
+    Args:
+        code: what tells the code in hand from other code of the cell.
+        proves: whether doubling the ring is tried.
+        serving: the ring whose calls share their activations; None where none are declared, or nothing is taken beside.
+    """
+
+    session: ClockSession
+    bench: Bench
+    plan: RingPlan
+    code: str
+    proves: bool
+    serving: ServingPlan | None
+
+
+def footprint_of(subject: Subject) -> Footprint:
+    """Bytes of one call, from the layout of its inputs alone: nothing is allocated."""
+    inputs = _layout(subject)
+    allocated = sum(of.pitch for of in group(inputs, "meta"))
+    mutated = dense_bytes(inputs, "meta", subject.variant.mutates or ())
+    return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.kernel.traffic(subject.case))
+
+
+def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, beside: bool) -> SetUp | None:
+    """Allocate the ring, twice as large where it is not proved yet for this code; None where there is no room for it.
+
+    Args:
+        growth: how many times as large as the cache asks for. A larger one than 1 must be proved, so there must be room for twice it.
+        beside: whether the figures that nothing is judged by are taken too.
+    """
+    device, settings = session.device, session.settings
+    one = footprint_of(subject)
+    plan = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
+    room = min(device.limits.usable_memory_bytes, device.free_bytes())
+    proves = session.facts.proof(str(subject.cell), code) is None
+    doubles = proves and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
+    if estimate_bytes(one, plan.slots, PROGRAMS) > room or (proves and growth > 1 and not doubles):
+        return None
+    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room) if beside else None
+    allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
+    spare = room - estimate_bytes(one, allocated, PROGRAMS)
+    bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
+    return SetUp(session, bench, plan, code, proves, serving)
+
+
+def _layout(subject: Subject) -> Inputs:
+    return subject.kernel.make_inputs(subject.case, Generator(0, "meta"))
