@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.measure.clock.estimate import half_width, has_shifted, is_accurate, windows_agree
 from harness.measure.clock.settings import ClockSettings
@@ -31,6 +31,10 @@ class Sampled:
     def us(self) -> float:
         """The estimate: the median."""
         return statistics.median(self.samples)
+
+    def unsettled(self) -> Sampled:
+        """These samples, where something else showed that the level shifts."""
+        return replace(self, converged=False)
 
     @property
     def half_width_us(self) -> float:

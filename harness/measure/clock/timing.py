@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 from harness.authoring.model import Traffic
 from harness.measure.clock.content import dense_bytes
@@ -14,6 +12,7 @@ from harness.measure.clock.cycles import Phases, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
+from harness.measure.clock.in_turn import time_in_turn
 from harness.measure.clock.modes import capture_chain, time_eager, time_single
 from harness.measure.clock.program import ADVANCE, Bench, Program
 from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, SERVING, WARM, Frame, Taken, invalid, skipped
@@ -27,7 +26,6 @@ from harness.measure.clock.verify import verify, verify_cursor
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
-Figures = TypeVar("Figures")
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
@@ -150,7 +148,9 @@ class _Timing:
         beside = self._capture_beside(us) if self.beside else None
         doubled = self._capture_doubled(us)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled = self._settled(partial(self._cold_call, main, doubled))
+        sampled = self._cold_calls(main, doubled)
+        if doubled is not None:
+            doubled.release()
         found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
         if beside is not None:
             found += self._measure_beside(beside, frame)
@@ -198,7 +198,9 @@ class _Timing:
         doubled = self._capture_doubled(us)
         verify_cursor(bench, advance)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled, phases = self._settled(partial(self._cold_cycle, main, phase, advance, doubled))
+        sampled, phases = self._cold_cycles(main, phase, advance, doubled)
+        if doubled is not None:
+            doubled.release()
         found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
         found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
         if self.beside:
@@ -207,30 +209,29 @@ class _Timing:
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
 
-    def _cold_call(self, main: Program, doubled: Program | None) -> Sampled:
+    def _cold_calls(self, main: Program, doubled: Program | None) -> Sampled:
+        """The cold figure; taken again where the proof that it is cold finds another time: what came before a shift is warm-up."""
         sampled = self._measure_main(main)
-        self._prove_cold(doubled, sampled.us)
-        return sampled
+        if self._prove_cold(main, sampled.us, doubled):
+            return sampled
+        sampled = self._measure_main(main)
+        return sampled if self._prove_cold(main, sampled.us, doubled) else sampled.unsettled()
 
-    def _cold_cycle(self, main: Program, phase: Program, advance: Program, doubled: Program | None) -> tuple[Sampled, Phases]:
+    def _cold_cycles(self, main: Program, phase: Program, advance: Program, doubled: Program | None) -> tuple[Sampled, Phases]:
+        """The cold cycle and its phases; taken again as `_cold_calls` does."""
+        sampled, phases = self._measure_cycle(main, phase, advance)
+        if self._prove_cold(phase, phases.each[0].us, doubled):
+            return sampled, phases
+        sampled, phases = self._measure_cycle(main, phase, advance)
+        if self._prove_cold(phase, phases.each[0].us, doubled):
+            return sampled, phases
+        return sampled.unsettled(), Phases(tuple(each.unsettled() for each in phases.each))
+
+    def _measure_cycle(self, main: Program, phase: Program, advance: Program) -> tuple[Sampled, Phases]:
         sampled = self._measure_main(main)
         phases = time_phases(self.bench, self.session, phase, advance)
         self._reconcile(main, sampled.us, [each.us for each in phases.each])
-        self._prove_cold(doubled, phases.each[0].us)
         return sampled, phases
-
-    @staticmethod
-    def _settled(measure: Callable[[], Figures]) -> Figures:
-        """Measure; where doubling the ring gave another time, once more: the ring is not cold, or the unit's level has shifted, at
-        its power cap say, and what came before a shift is warm-up.
-
-        Raises:
-            InvalidTiming: what measuring raises; RingTooSmall only the second time.
-        """
-        try:
-            return measure()
-        except RingTooSmall:
-            return measure()
 
     def _reconcile(self, main: Program, us: float, phase_us: list[float]) -> None:
         """Hold the phases against the cycle; where they disagree, once more with the cycle as it is now: a unit that has come to
@@ -243,7 +244,8 @@ class _Timing:
         try:
             check_phases([us], phase_us, tolerance)
         except InvalidTiming:
-            check_phases([us, self._aside(main)], phase_us, tolerance)
+            now = self.session.measure(main.replays, main.calls, self.session.settings.side_budget_s, self.bench.reset)
+            check_phases([us, now.us], phase_us, tolerance)
 
     def _repetitions(self, us: float, unit: int) -> int:
         return calls_per_sample(us, unit, self.session.least_sample_us)
@@ -281,26 +283,28 @@ class _Timing:
             return None
         return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
 
-    def _prove_cold(self, doubled: Program | None, us: float) -> None:
-        """Note for this lease what doubling the ring does to the time.
+    def _prove_cold(self, once: Program, us: float, doubled: Program | None) -> bool:
+        """Note for this lease what doubling the ring does to the time, the ring and twice the ring in turn.
+
+        Args:
+            us: what a call took with the ring, by the program `once`.
+            doubled: passes over twice the ring; None where there is nothing to prove, or no room for it.
+
+        Returns:
+            Whether the ring still takes that time.
 
         Raises:
             InvalidTiming: what measuring raises, or RingTooSmall.
         """
         if not self.ready.proves:
-            return
-        growth = self.ready.plan.growth
-        proof = RingProof(growth, us, None, None)
+            return True
+        limit, now, twice, change = self.session.settings.doubling_limit, us, None, None
         if doubled is not None:
-            twice = self._aside(doubled)
-            proof = RingProof(growth, us, twice, check_doubling(us, twice, self.session.settings.doubling_limit))
-            doubled.release()
-        self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})[self.ready.code] = proof
-
-    def _aside(self, program: Program) -> float:
-        """A call's time by a program, known as well as that of a figure beside the main one (us)."""
-        session = self.session
-        return session.measure(program.replays, program.calls, session.settings.side_budget_s, self.bench.reset).us
+            now, twice = time_in_turn(self.session, (once, doubled), self.bench.reset)
+            change = check_doubling(now, twice, limit)
+        proofs = self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})
+        proofs[self.ready.code] = RingProof(self.ready.plan.growth, now, twice, change)
+        return abs(now / us - 1) < limit
 
     def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame, cold: Traffic | None = None) -> list[Reading]:
         """A figure beside the cold one, by replaying a program.

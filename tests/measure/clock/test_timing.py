@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call
 
 from harness import Traffic
-from harness.measure.clock import LeaseFacts, time_cell
+from harness.measure.clock import ClockSession, LeaseFacts, time_cell
 from harness.measure.clock.program import Bench
 from harness.measure.clock.set_up import footprint_of
 from harness.records import EVIDENCE, Status
@@ -138,6 +138,23 @@ def test_a_ring_of_which_a_part_outlives_a_pass_is_enlarged_until_it_is_cold(scr
     assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.03)
     assert readings["latency_us"].columns["method"] == f"graph_ring/2x{proof.growth}"
     assert readings["latency_warm_us"].columns["method"] == "graph_warm/1"
+
+
+def test_a_figure_that_moves_again_after_it_was_taken_again_is_not_converged():
+    known()  # by a unit that stands still
+    steps = iter([1.0, 1.1, 1.2])
+    level = {"now": next(steps)}
+    measure = ClockSession.measure
+
+    def then_slower(session, *args, **kwargs):
+        found = measure(session, *args, **kwargs)
+        level["now"] = next(steps, level["now"])
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClockSession, "measure", then_slower)
+        readings, _ = measured(SCALE, slowdown=lambda replays: level["now"])
+    assert (Status.OK, False) == (readings["latency_us"].status, readings["latency_us"].columns["converged"])
 
 
 def test_later_launches_of_a_lease_use_the_ring_that_was_proved():
