@@ -54,5 +54,6 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     )
     file = Path(request["jobs_dir"]) / f"{request['kind']}.py"
     arguments = [str(file), "-c", str(INI), "--rootdir", str(request["root"]), "--noconftest", "--import-mode=importlib"]
-    plugins = ["-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", "-p", "harness.measure.plugin"]
+    # pytest's watch over unraisable exceptions collects garbage five times when it ends: 0.2 s that nobody here reads
+    plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "pytest_benchmark.plugin", "-p", "harness.measure.plugin"]
     return int(pytest.main([*arguments, *plugins, "-q", "--no-header", "--tb=short", "--color=no"]))
