@@ -2,9 +2,10 @@
 
     python benchmarks/graph_modes.py [CELL...] [--device NAME] [--times 24]
 
-CELL is KERNEL/VARIANT/CASE; by default a call of about 3 and one of about 20 us. On some hosts one graph in ten has been seen to take
+CELL is KERNEL/VARIANT/CASE; by default calls of about 2, 3 and 20 us. On some hosts one graph in ten has been seen to take
 0.35 us a node less than the others, all its life. Printed are the medians (us a call) in the order in which they were taken, of
-one instance timed again and again, of instances of one captured graph, of captures, and of instances of a graph of empty kernels.
+one instance timed again and again, of instances of one captured graph, of captures, of rings allocated anew, and of instances of a
+graph of empty kernels.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from harness.devices.table import load_devices
 from harness.measure.clock import ClockSession, TorchDevice
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.floors import ONE_PROGRAM
-from harness.measure.clock.program import Program, make_bench
+from harness.measure.clock.program import Bench, Program, make_bench
 from harness.measure.clock.ring import plan_ring
 from harness.measure.clock.set_up import footprint_of
 from harness.measure.subject import Subject
 
-CELLS = ("rmsnorm/fused/M=128,N=5120,dtype=bf16", "gdn_decode/fused/B=16,H=16,HV=32,K=128,V=128,dtype=bf16")
+CELLS = (
+    "causal_conv1d_update/fused/B=1,C=8192,W=4,dtype=bf16",
+    "rmsnorm/fused/M=128,N=5120,dtype=bf16",
+    "gdn_decode/fused/B=16,H=16,HV=32,K=128,V=128,dtype=bf16",
+)
 SAMPLES = 10
 EMPTY_NODES = 1000
 
@@ -66,22 +71,27 @@ def calls_of(session: ClockSession, cell: str, device_name: str, times: int) -> 
     declared = load_kernels(find_workspace(Path.cwd()))[kernel].kernel
     subject = Subject(declared, variant, declared.case(case), load_devices()[device_name], "cuda")
     plan = plan_ring(footprint_of(subject).touched, session.device.limits, session.settings.cache_multiples)
-    bench = make_bench(subject, session.device, plan.slots, session.seed, 8, allocated=plan.slots)
-    bench.prepare()
+
+    def allocate() -> Bench:
+        bench = make_bench(subject, session.device, plan.slots, session.seed, 8, allocated=plan.slots)
+        bench.prepare()
+        return bench
+
+    bench = allocate()
     first = bench.capture(bench.one_pass)
     us = median(session, first.replays, first.calls)
     repetitions = calls_per_sample(us, plan.slots, session.least_sample_us)
 
-    def capture() -> Program:
+    def capture(bench: Bench) -> Program:
         return bench.capture(bench.one_pass, repetitions)
 
     def timed(program: Program) -> float:
         return median(session, program.replays, program.calls)
 
-    main = capture()
+    main = capture(bench)
     tell(cell, "one instance", (timed(main) for _ in range(times)))
     tell(cell, "instances", again(times, lambda: timed(main), lambda: instantiate(*main.graphs)))
-    tell(cell, "captures", (timed(capture()) for _ in range(times // 3)))
+    tell(cell, "captures", (timed(capture(bench)) for _ in range(times // 3)))
     held: list[torch.Tensor] = []
 
     def elsewhere() -> None:
@@ -91,7 +101,24 @@ def calls_of(session: ClockSession, cell: str, device_name: str, times: int) -> 
     tell(cell, "instances, with memory taken between", again(times, lambda: timed(main), elsewhere))
     tell(cell, "the first capture again", (timed(main) for _ in range(3)))
     bench.release()
-    session.device.release_memory()
+    for how, keeps in (("rings allocated anew", False), ("rings allocated beside the others", True)):
+        kept: list[Bench] = []
+
+        def anew(keeps: bool = keeps, kept: list[Bench] = kept) -> float:
+            fresh = allocate()
+            found = timed(capture(fresh))
+            if keeps:
+                kept.append(fresh)
+            else:
+                fresh.release()
+                session.device.release_memory()
+            return found
+
+        tell(cell, how, (anew() for _ in range(times // 3)))
+        for one in kept:
+            one.release()
+        kept.clear()
+        session.device.release_memory()
 
 
 def again(times: int, take: Callable[[], float], renew: Callable[[], Any]) -> Iterator[float]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.devices.units import Unit, local_units
+from harness.dispatch.launcher import Flavour
 from harness.dispatch.protocol import Event, JobDone, LeftOut, RunContext
 from harness.dispatch.worker import Servers, UnitWorker, flavour_of
 from harness.plan.jobs import Job, without_gpu
@@ -76,8 +77,10 @@ class LocalDispatcher:
 
     def _run_tier(self, context: RunContext, jobs: Sequence[Job]) -> None:
         on_host = [job for job in jobs if without_gpu(job)]
-        self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
         on_gpu = [job for job in jobs if not without_gpu(job)]
+        for unit in [unit for unit in self.units if any(job.device == unit.device for job in on_gpu)]:
+            self._servers.get(Flavour.GPU, unit, context.scratch)  # imports for seconds, while the host compiles
+        self._parallel(context, on_host, [Unit.interpreter(slot) for slot in range(self.slots)])
         for device in sorted({job.device for job in on_gpu}):
             self._parallel(context, [j for j in on_gpu if j.device == device], [u for u in self.units if u.device == device])
 

@@ -91,6 +91,7 @@ class UnitWorker:
     def __enter__(self) -> Self:
         if self.unit.device != INTERPRETER:
             self._stack.enter_context(unit_lock(self.unit.uuid, self.cancelled))
+            self.servers.get(Flavour.GPU, self.unit, self.scratch)  # imports for seconds, on a fleet while others compile
         self._telemetry = self._stack.enter_context(self._watch())
         return self
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 COPY_CACHES = 16
 """Size of the copy, in last-level caches: fixed for a device, and out of any cache's reach."""
-REPLAYS_A_SAMPLE = 5
+ARITHMETIC_CALLS, COPY_CALLS = 5, 2
+"""Calls in a sample, which then lasts for about a millisecond."""
 BUDGET_S = 0.3
 """Most seconds of sampling, and of waiting until windows of samples agree, for each."""
 LOOKS = 3
@@ -50,18 +51,18 @@ def take_canary(session: ClockSession) -> Canary:
     source = torch.arange(elements, dtype=torch.int32, device=device.torch_device)
     target = torch.zeros_like(source)
     times: list[float] = []
-    for call in (device.kernels.arithmetic(), device.kernels.copies(source, target)[0]):
+    for call, calls in ((device.kernels.arithmetic(), ARITHMETIC_CALLS), (device.kernels.copies(source, target)[0], COPY_CALLS)):
         device.run(call)
-        graph = device.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
-        times.append(session.sample(partial(_samples, session, graph), REPLAYS_A_SAMPLE, BUDGET_S).us)
+        graph = device.capture([call] * calls, device.new_pool())
+        times.append(session.sample(partial(_samples, session, graph, calls), calls, BUDGET_S).us)
         graph.release()
     del source, target
     device.release_memory()
     return Canary(*times)
 
 
-def _samples(session: ClockSession, graph: Graph, count: int) -> Sequence[float]:
-    return session.take([graph], REPLAYS_A_SAMPLE, count).samples
+def _samples(session: ClockSession, graph: Graph, calls: int, count: int) -> Sequence[float]:
+    return session.take([graph], calls, count).samples
 
 
 def check_canaries(first: Canary, now: Canary) -> None:
