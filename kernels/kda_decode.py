@@ -28,12 +28,16 @@ Per token and head, with dim = heads*128:
                                                               apart
     o             (T, heads, 128)            mixed_qkv's      contiguous; zero for padded tokens                by `recurrent`
 
-Slot 0 is the null slot: no token owns it, none changes it. Inputs of several layers have a layer axis: first, except that the states have
-it after the slots, and the indices, which the layers share, have none. Each layer is then launched in turn.
+Both states have the same number of slots. Slot 0 is the null slot: no token owns it, none changes it. Inputs of several layers have a
+layer axis: first, except that the states have it after the slots, and the indices, which the layers share, have none. Each layer is then
+launched in turn.
 
 Numerics: everything is computed in fp32. `fused` rounds nothing but its output. The chain stores the convolved q, k and v and then o in
 the dtype of mixed_qkv, as models do, so in bf16 and fp16 the limits of the state and of o allow three times what that rounding gives.
-A NaN or infinity goes where the formula takes it; from a token's inputs and states that is never to another token or head.
+A NaN or infinity goes where the formula takes it; from a token's inputs and states that is never to another token or head. The rmsnorm of
+an o with an infinity, whose mean square is infinite, is NaN in the whole head, so that none hides among zeros; so is that of an o whose
+squares fp32 cannot sum, of a norm past 1.8e19 (such a q or k may count as zero). Where S q of the formula is inf - inf, the o that
+`recurrent` returns may be an infinity: it is S q before the update, and u*(k q).
 
 Source: Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture", 2025 (arXiv 2510.26692), section 3; the lower-bounded
 gate, the width of 4 and the order of norm and gate are those of its public implementations.
@@ -106,6 +110,9 @@ def _check(tokens: int, heads: int, like: torch.Tensor, **tensors: torch.Tensor 
             check("kda_decode", name, tensor, rows[name], io, like.device, contiguous=name == "out")
             if name in ("raw_g", "g2", "o") and tokens and not tensor.narrow(-3, 0, 1).is_contiguous():
                 raise refuse("kda_decode", f"{name} has strides {tensor.stride()}", "only tokens may lie apart, call .contiguous()")
+    conv_state, state = tensors.get("conv_state"), tensors.get("state")
+    if conv_state is not None and state is not None:
+        _check_same_slots(conv_state, state)
 
 
 def _check_slots(name: str, tensor: torch.Tensor, slot: tuple[int, ...], dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
@@ -117,6 +124,13 @@ def _check_slots(name: str, tensor: torch.Tensor, slot: tuple[int, ...], dtypes:
     check("kda_decode", name, tensor, (tensor.shape[0], *slot), dtypes, device)
     if not tensor[:1].is_contiguous() or (tensor.shape[0] > 1 and tensor.stride(0) < math.prod(slot)):
         raise refuse("kda_decode", f"{name} has strides {tensor.stride()}", "each slot must be dense, only slots may lie apart")
+
+
+def _check_same_slots(conv_state: torch.Tensor, state: torch.Tensor) -> None:
+    """Refuse states that differ in their number of slots: the same indices address both. Raises ValueError."""
+    if len(conv_state) != len(state):
+        found = f"conv_state has {len(conv_state)} slots, state {len(state)}"
+        raise refuse("kda_decode", found, "give both the same slots, state_indices address both")
 
 
 def whole_head_warps() -> int:
@@ -279,10 +293,15 @@ def kda_gated_norm_eager(
     """
     _check_norm(o, g2, norm_weight, state_indices, out)
     x = o.float()
-    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + kda.NORM_EPSILON.value)
+    normed = x * torch.rsqrt(mean_square(x) + kda.NORM_EPSILON.value)
     gated = normed * norm_weight * g2.float().sigmoid()
     live = torch.where((state_indices > 0)[:, None, None], gated, 0.0)
     return live.to(o.dtype) if out is None else out.copy_(live)
+
+
+def mean_square(x: torch.Tensor) -> torch.Tensor:
+    """Of the last axis, which is kept; NaN where it is infinite, so that no norm shows zeros beside an infinity."""
+    return x.square().mean(-1, keepdim=True).nan_to_num(nan=math.nan, posinf=math.nan)
 
 
 def _check_norm(
@@ -319,6 +338,8 @@ def kda_decode_chain(
     Raises:
         ValueError: as `kda_decode`.
     """
+    if (conv_state.dim(), state.dim()) == (3, 4):  # the steps refuse other axes, but each of them sees one state alone
+        _check_same_slots(conv_state, state)
     convolved = kda_conv_update(mixed_qkv, conv_state, conv_weight, state_indices)
     o = kda_recurrent(convolved, raw_g, raw_beta, A_log, dt_bias, state, state_indices)
     return norm(o, g2, norm_weight, state_indices, out)
@@ -408,7 +429,7 @@ def _reference_of_layer(
             S += u[:, :, None] * k[row, :, None, :]
             o[row] = torch.einsum("hvk,hk->hv", S, q[row] * D**-0.5)
             conv_state[slot] = torch.cat([conv_state[slot, :, 1:], mixed_qkv[row, :, None].double()], dim=1)
-    normed = o / torch.sqrt(o.square().mean(-1, keepdim=True) + kda.NORM_EPSILON.value)
+    normed = o / torch.sqrt(mean_square(o) + kda.NORM_EPSILON.value)
     out = normed * norm_weight.double() * g2.double().sigmoid()
     return torch.where((state_indices > 0)[:, None, None], out, 0.0), o
 
@@ -475,6 +496,17 @@ def traffic(case: Case) -> Traffic:
     states = live * dim * (3 * (TAPS - 1) * io + D * 4)
     token = (3 * dim + dim + case.heads + dim) * io
     weights = (3 * dim * TAPS + case.heads + dim + D) * 4
+    return Traffic(
+        read_bytes=case.layers * (live * token + weights + states) + case.T * 4, written_bytes=case.layers * (states + case.T * dim * io)
+    )
+
+
+def recurrent_traffic(case: Case) -> Traffic:
+    """What of `traffic` is the recurrent step's: its inputs, with q, k and v convolved, and the recurrent states; o written once."""
+    live, io, dim = case.T - case.pad, ITEM_BYTES[case.dtype], case.heads * D
+    states = live * dim * D * 4
+    token = (3 * dim + dim + case.heads) * io
+    weights = (case.heads + dim) * 4
     return Traffic(
         read_bytes=case.layers * (live * token + weights + states) + case.T * 4, written_bytes=case.layers * (states + case.T * dim * io)
     )
@@ -571,7 +603,14 @@ KERNEL = Kernel(
     variants={
         "fused": Variant(by_layer(kda_decode, STEP)),
         # Its q, k and v belong to the first token's older inputs, and it moves none on: it takes one step.
-        "recurrent": Variant(by_layer(kda_recurrent, ("convolved", *RECURRENCE)), outputs=("o",), mutates=("state",), cases=_is_no_drift),
+        "recurrent": Variant(
+            by_layer(kda_recurrent, ("convolved", *RECURRENCE)),
+            outputs=("o",),
+            mutates=("state",),
+            cases=_is_no_drift,
+            traffic=recurrent_traffic,
+            activations=("convolved", "raw_g", "raw_beta"),
+        ),
         # Ten programs a token are too many for a thousand interpreted steps.
         "chain": Variant(by_layer(kda_decode_chain, STEP), cases=_is_no_interpreted_drift),
         "chain_eager_norm": Variant(by_layer(kda_decode_chain_eager_norm, STEP), cases=_is_no_interpreted_drift),

@@ -183,6 +183,10 @@ class Cycle:
     advance: Callable[[Inputs], None]
 
 
+Activations = Sequence[str] | Callable[[Case], Sequence[str]]
+"""Names of inputs that the operation before has just written, or a function of the case that gives them."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One implementation. `call(**inputs)` returns the outputs in declared order and mutates only what is declared.
@@ -194,6 +198,9 @@ class Variant:
         outputs: what this variant returns, where it differs from the kernel's (a functional variant returns the
             new state under the name that an in-place one mutates).
         mutates: what it changes in place, where it differs from the kernel's.
+        traffic: `traffic(case)`: compulsory bytes of a variant that does a part of the work alone; the kernel's by default.
+            The default variant has none: it does the whole work.
+        activations: those of a variant that reads other inputs than the kernel's; the kernel's by default.
     """
 
     call: Callable[..., Any]
@@ -201,6 +208,8 @@ class Variant:
     cases: Callable[[Case], bool] = lambda case: True
     outputs: Sequence[str] | None = None
     mutates: Sequence[str] | None = None
+    traffic: Callable[[Case], Traffic] | None = None
+    activations: Activations | None = None
 
 
 @dataclass(frozen=True)
@@ -223,7 +232,7 @@ class Kernel:
             (a negative index is a padded row).
         null_slots: how many of the first rows of a tensor with slots belong to nobody: an index of one is a padded row, too.
         tolerance: by case dtype, or a function of the case.
-        traffic: `traffic(case)`: compulsory bytes.
+        traffic: `traffic(case)`: compulsory bytes, of every variant that gives none of its own (`traffic_of`).
         flops: `flops(case)`: floating-point operations.
         other_traffic: further byte models by name, reported beside compulsory bytes and never gated.
         drift: for kernels with state.
@@ -255,7 +264,7 @@ class Kernel:
     drift: Drift | None = None
     cycle: Cycle | None = None
     deterministic: bool = True
-    activations: Sequence[str] | Callable[[Case], Sequence[str]] = ()
+    activations: Activations = ()
     data: str = "uniform[-1,1]/1"
     name: str = ""
 
@@ -295,6 +304,8 @@ class Kernel:
         for name in self.variants:
             if not NAME.fullmatch(name):
                 raise DeclarationError(f"variant name {name!r}: use lower-case letters, digits and underscores")
+        if self.variant(self.default).traffic is not None:
+            raise DeclarationError(f"default variant {self.default!r} has a traffic of its own: give it as the kernel's")
         if not callable(self.reference):
             raise DeclarationError("reference: a kernel without a reference cannot be proved right; give a function")
         if not self.cases:
@@ -330,6 +341,10 @@ class Kernel:
         found = self.variants[name]
         assert isinstance(found, Variant)
         return found
+
+    def traffic_of(self, variant_name: str, case: Case) -> Traffic:
+        """Compulsory bytes of one call of a variant (KeyError where there is none of this name)."""
+        return (self.variant(variant_name).traffic or self.traffic)(case)
 
     def tolerance_of(self, case: Case) -> Tolerance:
         """The tolerance of one case."""

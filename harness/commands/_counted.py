@@ -118,8 +118,8 @@ def _counted(cell: Cell, what: Description, counts: Counts, recorded: Recorded |
     from harness.report.calibration_truth import Model
     from harness.report.counted import CountedCell
 
-    case = traffic_of(what, cell)
-    model = Model(case.read_bytes + case.written_bytes, case.written_bytes)
+    traffic = traffic_of(what, cell)
+    model = Model(traffic.total, traffic.written_bytes)
     (cycle,) = [kernel.cycle for kernel in what.kernels if kernel.name == cell.kernel]
     return CountedCell(cell, model, counts.cells.get(cell), counts.failed.get(cell), recorded, cycle)
 

@@ -118,8 +118,8 @@ def _count(plan: Plan, unit: Unit, where: Contexts, records: Sequence[Record], t
     cells = [one.cell for one in plan.expected]
     models = {}
     for cell in cells:
-        case = traffic_of(plan.description, cell)
-        models[cell] = Model(case.read_bytes + case.written_bytes, case.written_bytes)
+        traffic = traffic_of(plan.description, cell)
+        models[cell] = Model(traffic.total, traffic.written_bytes)
     counts, why_not = Counts(), None
     if tool is None:
         why_not = f"{TOOL} is not on PATH"

@@ -48,7 +48,8 @@ def command(context: click.Context, output: str) -> None:
 def show(name: str, output: str) -> None:
     """Show one kernel: what its file says of it, its variants, and its cases with what a call must move and compute.
 
-    Bytes are compulsory: each input byte read once, each output byte written once.
+    Bytes are compulsory: each input byte read once, each output byte written once. Variants that do a part of the work have bytes of
+    their own, which JSON gives as `parts`.
     """
     from harness.errors import UnknownNameError
 

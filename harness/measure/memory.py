@@ -15,13 +15,12 @@ REFERENCE_BYTES = 8
 
 def needed_bytes(subject: Subject) -> int:
     """An upper estimate of the memory of one correctness check, from the layout of the inputs alone: nothing is allocated."""
-    kernel = subject.kernel
-    inputs = kernel.make_inputs(subject.case, Generator(0, "meta"))
+    inputs = subject.kernel.make_inputs(subject.case, Generator(0, "meta"))
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors.values()}.values())
     values = sum(t.numel() for t in tensors.values())
     mutated = [tensors[name] for name in subject.variant.mutates or () if name in tensors]
-    returned = max(0, kernel.traffic(subject.case).written_bytes - sum(t.numel() * t.element_size() for t in mutated))
+    returned = max(0, subject.traffic.written_bytes - sum(t.numel() * t.element_size() for t in mutated))
     results = sum(t.numel() for t in mutated) + returned  # what is returned has at least a byte an element
     return COPIES * held + REFERENCE_BYTES * (values + 2 * results)
 

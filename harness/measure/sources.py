@@ -43,7 +43,8 @@ def launcher_digest(kernel: Kernel, variant_name: str) -> str:
     found: dict[Path, str] = {}
     declared = list(_declaring(kernel))
     folders = _folders([path for path, _ in declared])
-    waiting = [*declared, *(_origin(function) for function in (variant.call, kernel.make_inputs, kernel.traffic, kernel.flops))]
+    functions: tuple[Callable[..., Any], ...] = (variant.call, kernel.make_inputs, variant.traffic or kernel.traffic, kernel.flops)
+    waiting = [*declared, *map(_origin, functions)]
     while waiting:
         path, package = waiting.pop()
         if path in found:

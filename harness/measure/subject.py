@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.authoring.model import Case, Inputs, Kernel, Variant
+from harness.authoring.model import Case, Inputs, Kernel, Traffic, Variant
 from harness.devices.table import Device
 from harness.measure.data import Generator
 from harness.records import Cell, Status
@@ -38,6 +38,11 @@ class Subject:
     def variant(self) -> Variant:
         """The variant under test."""
         return self.kernel.variant(self.variant_name)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Compulsory bytes of one call."""
+        return self.kernel.traffic_of(self.variant_name, self.case)
 
     def inputs(self, seed: int = SEED) -> Inputs:
         """Fresh inputs on `torch_device`, the same content on every host and device for the same seed."""

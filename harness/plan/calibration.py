@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from harness.authoring.model import Traffic
 from harness.authoring.workspace import Workspace
 from harness.devices.table import Device, load_devices
 from harness.plan.describe import CaseInfo, Description, KernelInfo
@@ -87,8 +88,8 @@ def no_cell(_what: Description, _device: Device) -> list[Cell]:
     return []
 
 
-def traffic_of(what: Description, cell: Cell) -> CaseInfo:
-    """What one call of a cell must move and compute.
+def traffic_of(what: Description, cell: Cell) -> Traffic:
+    """What one call of a cell must move.
 
     Raises:
         KeyError: the description has no such case.
@@ -96,7 +97,7 @@ def traffic_of(what: Description, cell: Cell) -> CaseInfo:
     for kernel in what.kernels:
         for case in kernel.cases:
             if (kernel.name, case.case) == (cell.kernel, cell.case):
-                return case
+                return case.traffic_of(cell.variant)
     raise KeyError(str(cell))
 
 

@@ -19,18 +19,28 @@ from typing import Any
 
 from harness import errors
 from harness.authoring.catalogue import as_known
+from harness.authoring.model import Traffic
 from harness.authoring.workspace import Workspace, read_workspace
 
 
 @dataclass(frozen=True)
 class CaseInfo:
-    """One case: its key and tags, and what one call of it must move and compute."""
+    """One case: its key and tags, and what one call of it must move and compute.
+
+    Args:
+        parts: what a call must move of the variants that do a part of the work alone.
+    """
 
     case: str
     tags: list[str]
     read_bytes: int = 0
     written_bytes: int = 0
     flops: int = 0
+    parts: dict[str, Traffic] = field(default_factory=dict)
+
+    def traffic_of(self, variant: str) -> Traffic:
+        """What one call of a variant must move."""
+        return self.parts.get(variant) or Traffic(self.read_bytes, self.written_bytes)
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,10 @@ def _engine_path() -> str:
 
 
 def _from_json(data: dict[str, Any]) -> Description:
-    kernels = [KernelInfo(**{**k, "cases": [CaseInfo(**c) for c in k["cases"]]}) for k in data["kernels"]]
+    def case(given: dict[str, Any]) -> CaseInfo:
+        return CaseInfo(**{**given, "parts": {variant: Traffic(**bytes_) for variant, bytes_ in given["parts"].items()}})
+
+    kernels = [KernelInfo(**{**k, "cases": [case(c) for c in k["cases"]]}) for k in data["kernels"]]
     kinds = [KindInfo(**{**k, "cells": [KindCell(*c) for c in k["cells"]]}) for k in data["kinds"]]
     return Description(kernels, kinds)
 
@@ -161,7 +174,8 @@ def _read(workspace: Workspace) -> Description:
 
     def _case(kernel: Kernel, case: Case) -> CaseInfo:
         traffic = kernel.traffic(case)
-        return CaseInfo(case.key, sorted(case.tags), traffic.read_bytes, traffic.written_bytes, kernel.flops(case))
+        parts = {name: kernel.traffic_of(name, case) for name in kernel.variants if kernel.variant(name).traffic is not None}
+        return CaseInfo(case.key, sorted(case.tags), traffic.read_bytes, traffic.written_bytes, kernel.flops(case), parts)
 
     loaded = load_kernels(workspace)
     infos = [

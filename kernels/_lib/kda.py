@@ -75,6 +75,13 @@ def _normalised(b_q, b_k):
 
 
 @triton.jit
+def _rstd(b_sum):
+    """1/sqrt(mean + eps) from a head's sum of squares. NaN where that is no finite number: its 0 would make zeros of the whole head."""
+    b_square = b_sum * (1.0 / D) + NORM_EPSILON
+    return tl.where(b_square < float("inf"), tl.rsqrt(b_square), float("nan"))
+
+
+@triton.jit
 def _state_tile(p_rows, BV: tl.constexpr, RUN: tl.constexpr):
     """Pointers to BV rows of a head's state: (D/RUN*BV, RUN), all rows' first runs, then their second ones and so on."""
     o_r = tl.arange(0, D // RUN * BV)
@@ -169,7 +176,7 @@ def kda_norm(
     b_o = tl.load(p_o + o_t[:, None] * stride_o + o_token, mask=in_tile, other=ZERO).to(tl.float32)
     b_gate = tl.load(p_gate + o_t[:, None] * stride_gate + o_token, mask=in_tile, other=ZERO).to(tl.float32)
     b_w = tl.load(p_weight + tl.arange(0, D))
-    b_rstd = tl.rsqrt(tl.sum(b_o * b_o, 1) * (1.0 / D) + NORM_EPSILON)
+    b_rstd = _rstd(tl.sum(b_o * b_o, 1))
     b_out = tl.where(is_live[:, None], b_o * b_rstd[:, None] * b_w[None, :] * tl.sigmoid(b_gate), 0.0)
     tl.store(p_out + o_t[:, None] * (HEADS * D) + o_token, rounded(b_out, p_out.dtype.element_ty), mask=in_tile)
 
@@ -227,6 +234,5 @@ def kda_fused(
         tl.store(p_tile, b_S)
         b_o = tl.reshape(tl.trans(tl.join(b_o_low, b_o_high)), [D])
 
-    b_rstd = tl.rsqrt(tl.sum(b_o * b_o, 0) * (1.0 / D) + NORM_EPSILON)
-    b_out = b_o * b_rstd * b_norm_weight * tl.sigmoid(b_gate.to(tl.float32))
+    b_out = b_o * _rstd(tl.sum(b_o * b_o, 0)) * b_norm_weight * tl.sigmoid(b_gate.to(tl.float32))
     tl.store(p_head_out, rounded(b_out, p_out.dtype.element_ty))

@@ -67,6 +67,15 @@ def test_a_variant_has_the_kernels_outputs_unless_it_says_otherwise():
     assert (one.variant("fast").outputs, one.variant("plain").outputs) == (("y",), ("y", "state"))
 
 
+def test_a_variant_has_the_kernels_traffic_unless_it_does_a_part_of_the_work():
+    part = Variant(lambda x: x, traffic=lambda case: Traffic(case.M, case.N))
+    one = kernel(variants={"fast": lambda x: x, "plain": lambda x: x, "part": part})
+    found = {name: one.traffic_of(name, one.cases[0]) for name in one.variants}
+    assert {"fast": Traffic(1, 1), "plain": Traffic(1, 1), "part": Traffic(1, 2)} == found
+    with pytest.raises(KeyError):
+        one.traffic_of("slow", one.cases[0])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -81,6 +90,10 @@ def test_a_variant_has_the_kernels_outputs_unless_it_says_otherwise():
         ({"reference": None}, "cannot be proved right"),
         ({"outputs": ()}, "neither returns nor mutates"),
         ({"slots": {"state": "indices"}}, "not in mutates"),
+        (
+            {"variants": {"fast": Variant(lambda x: x, traffic=lambda case: Traffic(1, 1)), "plain": lambda x: x}},
+            "default variant 'fast' has a traffic of its own: give it as the kernel's",
+        ),
         ({"variants": {"Fast!": lambda x: x}, "default": "Fast!", "baseline": "Fast!"}, "lower-case"),
     ],
 )

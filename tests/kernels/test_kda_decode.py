@@ -16,8 +16,11 @@ from kernel_testing import GPUS, drift_of
 
 from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
+from harness.devices.table import load_devices
+from harness.measure.clock.serving import activations_of
 from harness.measure.data import Generator, torch_dtype
 from harness.measure.numerics import bit_equal, compare
+from harness.measure.subject import Subject
 
 KERNEL_NAME = "kda_decode"
 ROOT = Path(__file__).parents[2]
@@ -255,6 +258,65 @@ def test_what_is_not_finite_stays_in_its_token_and_head(kernel: Kernel, variant:
     assert all(bit_equal(clean[name], inputs[name]) for name in ("state", "conv_state"))
 
 
+SPOILED = {
+    "infinity in the state": ("state", (1, 0, 3, 5), float("inf")),
+    "minus infinity in the state": ("state", (1, 0, 3, 5), float("-inf")),
+    "NaN in the state": ("state", (1, 0, 3, 5), float("nan")),
+    "infinity in the older inputs": ("conv_state", (1, 2 * 256 + 1, 2), float("inf")),
+    "infinity in a value": ("mixed_qkv", (0, 2 * 256 + 1), float("inf")),
+    "minus infinity in a query": ("mixed_qkv", (0, 1), float("-inf")),
+}
+
+
+@pytest.mark.parametrize(("name", "where", "value"), SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("variant", WHOLE_STEPS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
+def test_head_with_an_infinity_shows_no_zeros(kernel: Kernel, variant: str, name: str, where: tuple[int, ...], value: float) -> None:
+    inputs = kernel.make_inputs(case(heads=2), Generator(22))
+    inputs["state_indices"].copy_(torch.tensor([1, 3]))
+    inputs["conv_weight"].abs_()  # an infinity stays one: silu(-inf) is NaN
+    clean = clone(inputs)
+    finite = kernel.variant(variant).call(**clean)
+    inputs[name][where] = value
+    expected = kernel.reference(**inputs)
+    out = kernel.variant(variant).call(**inputs)
+    assert expected["out"][0, 0].isnan().all()
+    assert bit_equal(expected["out"].isnan(), out.isnan())
+    out[0, 0] = finite[0, 0]
+    assert bit_equal(finite, out)
+    assert bit_equal(expected["state"].isfinite(), inputs["state"].isfinite())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
+def test_recurrent_spoils_the_outputs_that_the_formula_spoils(kernel: Kernel) -> None:
+    inputs = kernel.make_inputs(case(heads=2), Generator(22))
+    inputs["state"][int(inputs["state_indices"][0]), 0, 3, 5] = float("inf")
+    expected = kernel.reference(**inputs)["o"].isfinite()
+    assert 1 == int((~expected).sum())
+    assert bit_equal(expected, kernel.variant("recurrent").call(**inputs).isfinite())
+
+
+@pytest.mark.parametrize("norm", ["kda_gated_norm", "kda_gated_norm_eager"])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1e20])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
+def test_norm_of_what_is_not_finite_is_nan_in_its_head_alone(module: ModuleType, norm: str, value: float) -> None:
+    o = torch.ones(2, 2, 128)
+    g2, weight, slots = torch.zeros(2, 2, 128), torch.ones(128), torch.tensor([1, 2], dtype=torch.int32)
+    expected = getattr(module, norm)(o, g2, weight, slots)
+    expected[1, 0] = float("nan")
+    o[1, 0, 7] = value
+    found = getattr(module, norm)(o, g2, weight, slots)
+    assert bit_equal(expected.isnan(), found.isnan())
+    assert bit_equal(expected.nan_to_num(), found.nan_to_num())
+
+
+def test_norm_is_right_up_to_where_its_squares_overflow(module: ModuleType) -> None:
+    o = torch.full((1, 1, 128), 1.6e18)
+    slots = torch.tensor([1], dtype=torch.int32)
+    for norm in (module.kda_gated_norm, module.kda_gated_norm_eager):
+        assert rel_l2(norm(o, torch.zeros(1, 1, 128), torch.ones(128), slots), torch.full((1, 1, 128), 0.5).double()) <= 1e-6
+
+
 # Tokens, slots, strides, layers
 
 
@@ -471,6 +533,19 @@ def test_refuses(module: ModuleType, change: dict[str, Any], message: str) -> No
             launch(**{**given(), **change})
 
 
+@pytest.mark.parametrize("variant", WHOLE_STEPS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("name", "slots"), [("conv_state", 2), ("state", 2), ("conv_state", 5)])
+def test_states_of_different_slots_are_refused_and_left_alone(kernel: Kernel, variant: str, layers: int, name: str, slots: int) -> None:
+    inputs = kernel.make_inputs(case(layers=layers), Generator(23))
+    inputs[name] = torch.zeros(slots, *inputs[name].shape[1:])
+    before = clone(inputs)
+    found = {other: len(inputs[other]) for other in ("conv_state", "state")}
+    with pytest.raises(ValueError, match=f"kda_decode: conv_state has {found['conv_state']} slots, state {found['state']}: give"):
+        kernel.variant(variant).call(**inputs)
+    assert all(bit_equal(before[other], inputs[other]) for other in found)
+
+
 def test_arguments_of_which_one_is_refused_are_right_otherwise(module: ModuleType) -> None:
     assert bit_equal(torch.zeros(2, 3, 128), module.kda_decode(**given()))
     assert bit_equal(torch.zeros(2, 3, 128), module.kda_decode_chain(**given()))
@@ -494,6 +569,29 @@ def test_traffic_is_the_sum_of_what_live_tokens_touch(kernel: Kernel) -> None:
         weights = sum(size[name] for name in ("conv_weight", "A_log", "dt_bias", "norm_weight", "state_indices"))
         found = kernel.traffic(one)
         assert (tokens + states + weights, states + size["g2"]) == (found.read_bytes, found.written_bytes), one.key
+
+
+def test_traffic_of_the_recurrent_step_leaves_out_what_it_does_not_touch(kernel: Kernel) -> None:
+    for one in filter(kernel.variant("recurrent").cases, kernel.cases):
+        inputs = kernel.make_inputs(one, Generator(0, "meta"))
+        size = {name: value.numel() * value.element_size() for name, value in inputs.items()}
+        live = one.T - one.pad
+        states = size["state"] // (one.T + 2) * live
+        tokens = sum(size[name] for name in ("convolved", "raw_g", "raw_beta")) // one.T * live
+        weights = sum(size[name] for name in ("A_log", "dt_bias", "state_indices"))
+        found = kernel.traffic_of("recurrent", one)
+        assert (tokens + states + weights, states + size["g2"]) == (found.read_bytes, found.written_bytes), one.key
+    whole = kernel.case("T=1,heads=12,dtype=bf16")
+    assert 1.083 == pytest.approx(kernel.traffic(whole).total / kernel.traffic_of("recurrent", whole).total, abs=1e-3)
+    assert {kernel.traffic(whole)} == {kernel.traffic_of(variant, whole) for variant in WHOLE_STEPS}
+
+
+def test_activations_are_what_the_variant_reads(kernel: Kernel) -> None:
+    one = kernel.case("T=1,heads=12,dtype=bf16")
+    layout = kernel.make_inputs(one, Generator(0, "meta"))
+    found = {v: set(activations_of(Subject(kernel, v, one, load_devices()["h200"], "cuda"), layout)) for v in kernel.variants}
+    whole = {"mixed_qkv", "raw_g", "raw_beta", "g2"}
+    assert {**dict.fromkeys(WHOLE_STEPS, whole), "recurrent": {"convolved", "raw_g", "raw_beta"}} == found
 
 
 def test_state_bytes_and_flops_count_live_tokens_and_layers(kernel: Kernel) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from harness import Case, Kernel, Tolerance, Traffic
+from harness import Case, Kernel, Tolerance, Traffic, Variant
 from harness.devices.table import load_devices
 from harness.measure import correctness
 from harness.measure.correctness import check_correctness
@@ -36,6 +38,13 @@ def test_the_estimate_holds_copies_of_the_inputs_and_the_reference_in_fp64() -> 
     inputs, values, written = 6 * N, 2 * N, 4 * N
     assert 4 * inputs + 8 * values + 16 * written == needed_bytes(subject_of())
     assert 4 * inputs + 8 * values + 16 * N == needed_bytes(subject_of(("y",))), "what is changed in place is not returned, too"
+
+
+def test_a_variant_that_does_a_part_returns_no_more_than_its_part() -> None:
+    whole = subject_of()
+    variants = {**whole.kernel.variants, "part": Variant(lambda x, y: None, traffic=lambda case: Traffic(6 * N, N))}
+    part = replace(whole, kernel=replace(whole.kernel, variants=variants), variant_name="part")
+    assert needed_bytes(whole) - 16 * 3 * N == needed_bytes(part)
 
 
 def test_a_check_that_does_not_fit_is_skipped_before_anything_is_allocated(monkeypatch) -> None:

@@ -93,6 +93,21 @@ def test_what_a_launch_depends_on_counts(digest: Callable[..., str], file: str, 
     assert digest(file, old, new) != digest()
 
 
+def test_the_traffic_of_a_variants_own_counts(digest: Callable[..., str]) -> None:
+    own = (
+        FILES["scale.py"]
+        .replace('"partial": functools.partial(launch, factor=3)', '"partial": Variant(launch, traffic=own.traffic)')
+        .replace("Tolerance, Traffic", "Tolerance, Traffic, Variant")
+        .replace("import functools", "from digest_kernels import own")
+    )
+    files = {"own.py": "def traffic(case):\n    return 0\n"}
+    before, after = (
+        digest("scale.py", FILES["scale.py"], own, variant="partial", more={"own.py": files["own.py"].replace("0", value)})
+        for value in ("0", "1")
+    )
+    assert before != after
+
+
 def test_the_file_that_declares_the_kernel_counts_where_all_its_functions_come_from_elsewhere(digest: Callable[..., str]) -> None:
     family = """
 import functools

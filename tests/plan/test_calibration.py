@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness import Traffic
 from harness.devices.table import load_devices
 from harness.plan.calibration import MOST_CACHES, largest_of_each_kernel, no_cell, one_of_each_class, traffic_of
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
@@ -71,6 +72,13 @@ def test_no_cell_is_none():
 def test_a_cells_traffic():
     what = described(kernel("a", case(1, 3), case(2, 30)))
     cells = largest_of_each_kernel(what, DEVICE)
-    assert what.kernels[0].cases[1] == traffic_of(what, cells[0])
+    assert Traffic(int(30 * US), 0) == traffic_of(what, cells[0])
     with pytest.raises(KeyError):
         traffic_of(what, replace(cells[0], case="N=9,dtype=fp32"))
+
+
+def test_a_cell_whose_variant_does_a_part_has_the_traffic_of_that():
+    part = Traffic(3, 4)
+    what = described(kernel("a", replace(case(1, 3), parts={"slow": part})))
+    fast = largest_of_each_kernel(what, DEVICE)[0]
+    assert (part, Traffic(int(3 * US), 0)) == (traffic_of(what, replace(fast, variant="slow")), traffic_of(what, fast))

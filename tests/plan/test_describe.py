@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from harness import Traffic
 from harness.authoring.workspace import find_workspace
 from harness.errors import WorkspaceError
 from harness.plan.describe import describe
@@ -47,6 +48,14 @@ def test_a_file_that_ends_the_process_is_quoted(repository):
     repository.write("kernels/bad.py", "import os\nos.write(1, b'out')\nos.write(2, b'no such \\xff')\nos._exit(7)\n")
     with pytest.raises(WorkspaceError, match="ended with status 7: no such \ufffd"):
         describe(find_workspace(repository.root))
+
+
+def test_a_variant_that_does_a_part_of_the_work_has_its_own_bytes_in_every_case(repository):
+    text = (repository.root / "kernels/scale.py").read_text()
+    own = "Variant(twice, triton=False, traffic=lambda case: Traffic(case.N, 0))"
+    repository.write("kernels/scale.py", text.replace("Variant(twice, triton=False)", own, 1))
+    ((first, *_),) = [kernel.cases for kernel in describe(find_workspace(repository.root)).kernels]
+    assert {"double": Traffic(32, 32), "twice": Traffic(8, 0)} == {name: first.traffic_of(name) for name in ("double", "twice")}
 
 
 def test_by_hand_it_prints_the_description(repository):

@@ -126,7 +126,7 @@ class Frame:
         Skipped for a time that is mostly launch.
         """
         subject, session = self.bench.subject, self.session
-        traffic = subject.kernel.traffic(subject.case)
+        traffic = subject.traffic
         columns = self.columns(taken, program)
         gbps = traffic.total / us / 1e3
         figures: dict[str, float] = {

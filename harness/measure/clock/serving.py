@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.authoring.model import Case, Inputs, Kernel, Traffic
+from harness.authoring.model import Inputs, Traffic
 from harness.errors import KernelFileError
 from harness.measure.clock.content import dense_bytes, tensors_on
 from harness.measure.clock.device import Limits
@@ -38,8 +38,8 @@ class ServingPlan:
     why_not: Reason = Reason.SERVING_FOOTPRINT
 
 
-def activations_of(kernel: Kernel, case: Case, layout: Inputs) -> tuple[str, ...]:
-    """The inputs that the operation before has just written; none where the kernel says nothing of it.
+def activations_of(subject: Subject, layout: Inputs) -> tuple[str, ...]:
+    """The inputs that the operation before has just written; none where neither variant nor kernel says anything of it.
 
     Args:
         layout: inputs of one call.
@@ -47,14 +47,16 @@ def activations_of(kernel: Kernel, case: Case, layout: Inputs) -> tuple[str, ...
     Raises:
         KernelFileError: one that is named is no input.
     """
-    named = kernel.activations(case) if callable(kernel.activations) else kernel.activations
+    kernel, case, own = subject.kernel, subject.case, subject.variant.activations
+    declared = kernel.activations if own is None else own
+    named = declared(case) if callable(declared) else declared
     if unknown := sorted(set(named) - set(layout)):
         raise KernelFileError(
-            f"the activations of {kernel.name} at {case.key}",
+            f"the activations of {subject.cell}",
             f"{unknown[0]!r} is no input of make_inputs: {', '.join(layout)}",
             "name inputs there",
         )
-    if not named and kernel.drift is not None:
+    if not named and own is None and kernel.drift is not None:
         named = tuple(kernel.drift.step_inputs(case, Generator(0, "meta")))
     return tuple(named)
 
@@ -74,7 +76,7 @@ def plan_serving(
     Raises:
         KernelFileError: an activation is no input.
     """
-    named = activations_of(subject.kernel, subject.case, layout)
+    named = activations_of(subject, layout)
     if not named:
         return None
     cold = max(0, one.touched - one.outputs - dense_bytes(layout, "meta", named))

@@ -40,11 +40,14 @@ def footprint_of(subject: Subject) -> Footprint:
     inputs = _layout(subject)
     allocated = sum(of.pitch for of in group(inputs, "meta"))
     mutated = dense_bytes(inputs, "meta", subject.variant.mutates or ())
-    return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.kernel.traffic(subject.case))
+    return footprint(allocated, dense_bytes(inputs, "meta"), mutated, subject.traffic)
 
 
 def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, beside: bool) -> SetUp | None:
-    """Allocate the ring, twice as large where it is not proved yet for this code; None where there is no room for it.
+    """Allocate the ring; None where there is no room for it.
+
+    Where there is room, twice the ring is allocated and what the serving figure needs, whether this launch proves and serves or not:
+    where a buffer lies moves the time of a call by up to some per cent, so all launches of a cell lay their memory out alike.
 
     Args:
         growth: how many times as large as the cache asks for. A larger one than 1 must be proved, so there must be room for twice it.
@@ -55,14 +58,14 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     plan = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
     room = min(device.limits.usable_memory_bytes, device.free_bytes())
     proves = session.facts.proof(str(subject.cell), code) is None
-    doubles = proves and estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
+    doubles = estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
     if estimate_bytes(one, plan.slots, PROGRAMS) > room or (proves and growth > 1 and not doubles):
         return None
-    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room) if beside else None
+    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room)
     allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
     bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
-    return SetUp(session, bench, plan, code, proves, serving)
+    return SetUp(session, bench, plan, code, proves, serving if beside else None)
 
 
 def _layout(subject: Subject) -> Inputs:

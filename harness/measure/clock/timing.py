@@ -117,17 +117,17 @@ class _Timing:
         return self._cycle(frame, first, us) if bench.cycle else self._calls(frame, first, us)
 
     def _check_costs(self) -> None:
-        """Hold the kernel's compulsory bytes against the tensors of its default variant, whose bytes they are.
+        """Hold compulsory bytes against the tensors of the variant whose bytes they are: the kernel's against its default variant's.
 
         Raises:
             InvalidTiming: cost_model.
         """
         subject, inputs = self.bench.subject, self.bench.scratch.inputs(0)
-        if subject.variant_name != subject.kernel.default:
+        if subject.variant_name != subject.kernel.default and subject.variant.traffic is None:
             return
         device, mutated = subject.torch_device, subject.variant.mutates or ()
         every, changed = dense_bytes(inputs, device), dense_bytes(inputs, device, mutated)
-        check_costs(subject.kernel.traffic(subject.case), every, self.bench.output_bytes, changed, self.session.settings.cost_tolerance)
+        check_costs(subject.traffic, every, self.bench.output_bytes, changed, self.session.settings.cost_tolerance)
 
     def _first_look(self, first: Program) -> float:
         """About how long a call takes (us). Samples are sized by it, so a clock that is far off must be found here.
@@ -273,7 +273,7 @@ class _Timing:
             found = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched, {between} bytes between two uses of one"
             raise InvalidTiming(Reason.NOT_COLD, found)
         sampled = self.session.measure(main.replays, main.calls, settings.budget_s, bench.reset)
-        check_peak(sampled.us, bench.subject.kernel.traffic(bench.subject.case), self.session.ceilings, settings.ceiling_margin)
+        check_peak(sampled.us, bench.subject.traffic, self.session.ceilings, settings.ceiling_margin)
         return sampled
 
     def _capture_doubled(self, us: float) -> Program | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_device import Operation
-from toys import BYTES, CARRIED, CYCLE, QUICK, SCALE, SIZE, STATE, phase_cost, session_on, subject_of, weighted, with_call
+from toys import BYTES, CARRIED, CYCLE, QUICK, SCALE, SIZE, STATE, phase_cost, session_on, subject_of, weighted, with_call, with_variant
 
 from harness import Traffic
 from harness.errors import KernelFileError
@@ -83,13 +83,19 @@ def test_an_activation_that_is_no_input_is_refused():
 @pytest.mark.parametrize("named", [(), lambda case: ()], ids=["nothing", "nothing of this case"])
 def test_a_kernel_that_names_none_has_those_that_its_steps_draw(named):
     kernel = replace(CARRIED, activations=named)
-    assert ("x",) == activations_of(kernel, kernel.cases[0], {"x": None, "state": None})
-    assert () == activations_of(replace(STATE, activations=named), STATE.cases[0], {"x": None, "state": None})
+    assert ("x",) == activations_of(subject_of(kernel), {"x": None, "state": None})
+    assert () == activations_of(subject_of(replace(STATE, activations=named)), {"x": None, "state": None})
 
 
 def test_what_is_named_may_depend_on_the_case():
     kernel = replace(CARRIED, activations=lambda case: ("state",) if case.N == SIZE else ())
-    assert ("state",) == activations_of(kernel, kernel.cases[0], {"x": None, "state": None})
+    assert ("state",) == activations_of(subject_of(kernel), {"x": None, "state": None})
+
+
+@pytest.mark.parametrize(("own", "expected"), [(("state",), ("state",)), (lambda case: ("state",), ("state",)), ((), ()), (None, ("x",))])
+def test_a_variant_may_have_its_own(own, expected):
+    kernel = with_variant(CARRIED, activations=own)
+    assert expected == activations_of(subject_of(kernel), {"x": None, "state": None})
 
 
 def test_of_a_cycle_it_is_the_amortised_step():

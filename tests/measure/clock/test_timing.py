@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call
+from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call, with_variant
 
 from harness import Traffic
 from harness.measure.clock import ClockSession, LeaseFacts, time_cell
@@ -105,6 +105,20 @@ def test_bandwidth_is_compulsory_bytes_over_time(scale):
 def test_another_byte_model_is_reported_beside_and_gates_nothing():
     readings, _ = measured(replace(SCALE, other_traffic={"published": lambda case: 50 * BYTES}))
     assert readings["gbps@published"].value == pytest.approx(25 * readings["gbps"].value)
+
+
+def test_a_variant_that_does_a_part_has_its_own_bytes_in_ring_floor_and_bandwidth():
+    kernel = replace(SCALE, traffic=lambda case: Traffic(20 * BYTES, 20 * BYTES))
+    assert reason_of(measured(with_variant(kernel))[0]) == "over_peak"
+    part = with_variant(kernel, traffic=lambda case: Traffic(BYTES, BYTES))
+    readings, _ = measured(part)
+    assert readings["gbps"].value == pytest.approx(2 * BYTES / readings["latency_us"].value / 1e3)
+    assert footprint_of(subject_of(SCALE)) == footprint_of(subject_of(part))
+
+
+def test_the_bytes_of_a_part_are_held_against_its_tensors():
+    part = with_variant(SCALE, traffic=lambda case: Traffic(2 * BYTES, BYTES))
+    assert reason_of(measured(part)[0]) == "cost_model"
 
 
 def test_a_warm_call_is_faster_than_a_cold_one(scale):

@@ -93,6 +93,12 @@ def subject_of(kernel: Kernel) -> Subject:
     return Subject(kernel, "only", kernel.cases[0], load_devices()["h200"], "cpu")
 
 
+def with_variant(kernel: Kernel, **changes: Any) -> Kernel:
+    """The kernel whose variant in hand is another, not the default one: `rest` does the whole work."""
+    only = kernel.variant("only")
+    return replace(kernel, variants={"only": replace(only, **changes), "rest": only}, default="rest")
+
+
 def with_call(kernel: Kernel, call: Callable[..., Any]) -> Kernel:
     """The kernel with another launcher."""
     return replace(kernel, variants={"only": replace(kernel.variant("only"), call=call)})
