@@ -173,6 +173,8 @@ def _conv1d_update_plain(
         b_y += b_weight[w] * b_old[w].to(tl.float32)
     if p_bias is not None:
         b_y += tl.load(p_bias + o_c, mask=in_c, other=0.0).to(tl.float32)
+    if BC < 32:  # fewer channels than lanes: the other lanes read them too, and here one lane's channels are overwritten
+        tl.debug_barrier()
     for w in tl.static_range(1, W1):
         tl.store(p_slot + w - 1, b_old[w], mask=in_c)
     tl.store(p_slot + W1 - 1, rounded(b_x, p_state.dtype.element_ty), mask=in_c)
@@ -287,8 +289,8 @@ def causal_conv1d_update_torch(
         ValueError: as `causal_conv1d_update`.
     """
     B, C, _ = _check(x, weight, bias, state, state_indices)
-    if B == 0:
-        return x.new_empty((0, C))
+    if B == 0 or state.shape[0] == 0:  # without slots every row is padded
+        return x.new_zeros((B, C))
     # A padded row has no slot of its own, and a boolean index would wait for the device: it repeats what the first live row writes.
     live = state_indices >= 0
     source = torch.where(live, torch.arange(B, device=x.device), live.int().argmax())

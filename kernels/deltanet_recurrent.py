@@ -17,10 +17,11 @@ transpose of the one that packed gated delta kernels keep. q is not scaled.
 The caller normalises q and k (x/sqrt(sum(x^2) + 1e-6)). The update multiplies what the state holds along k by 1 - beta*|k|^2, so that
 with |k|^2 over 2/beta it grows at every step: keys uniform in [-1, 1] take |S| to 1e22 within 100 tokens. Nothing checks for it.
 
-Numerics: everything is computed in fp32; the state is rounded for storage once a launch, not once a token. NaN or inf in q stays in the
-head's outputs of that token; in v it stays in its column of the state and of the outputs from that token on (inf as inf or NaN); in k, g or
-beta it takes the whole head. A value that a fp16 state cannot hold is stored as inf. What is left of the error is the rounding of `out` to
-its dtype and of the state to its own, so each has its own limit.
+Numerics: everything is computed in fp32; the state is rounded for storage once a launch, not once a token. NaN or inf (inf as inf or NaN)
+in q stays in the head's outputs of that token; in v or the state it stays in its column of the state and of the outputs from that token on;
+in k or beta it takes the whole head from that token on, as NaN in g does. g of -inf forgets the head's state, if that is finite. A value
+that a fp16 state cannot hold is stored as inf. What is left of the error is the rounding of `out` to its dtype and of the state to its own,
+so each has its own limit.
 
 Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024 (arXiv 2412.06464), equation 10, transposed.
 """
@@ -210,13 +211,16 @@ def deltanet_recurrent(
         variant: how states are shared out between programs, a key of PLANS.
 
     Raises:
-        ValueError: a shape, dtype or stride that the module's table does not allow, or more rows of a state than the variant holds.
+        ValueError: no such variant, a shape, dtype or stride that the module's table does not allow, or more rows of a state than the
+            variant holds.
     """
+    if variant not in PLANS:
+        raise refuse(NAME, f"variant={variant!r}", f"give one of {', '.join(PLANS)}")
     T, heads, K, V = _check(q, k, v, g, beta, state)
     if LARGEST_K[variant] < K:
-        fitting = [name for name, largest in LARGEST_K.items() if largest >= K]
-        instead = f"use {' or '.join(fitting)}, or" if fitting else ""
-        raise refuse(NAME, f"K={K}", f"{variant} keeps a state's rows in registers, so {instead} give K up to {LARGEST_K[variant]}")
+        larger = [f", or up to {most} with {name}" for name, most in LARGEST_K.items() if most > LARGEST_K[variant]]
+        do = f"{variant} keeps a state's rows in registers: give K up to {LARGEST_K[variant]}{''.join(larger)}"
+        raise refuse(NAME, f"K={K}", do)
     out = q.new_empty((T, heads, V))
     if out.numel() == 0:
         return out

@@ -20,6 +20,11 @@ Numerics: everything is computed in fp32, and o is taken from the state before t
 log(w)*e/(w - 1) with w = 1 + e (Kahan's log1p), since the plain form keeps three digits of a step of 0.001. What is left of the error
 is the rounding of `out` to its dtype and of the state to its own, so each has its own limit.
 
+NaN or inf in a row's q reaches every output of the value heads that its key head serves; in k those and their states; in v or in a row of
+the state that row of the state and its value of `out`. What is inf may arrive as inf or as NaN: sums are taken in another order than the
+formula's, and not in the same by all variants. NaN in a gate takes its value head; a log gate of -inf forgets all before it, if that is
+finite. A value that a fp16 state cannot hold is stored as inf.
+
 Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024 (arXiv 2412.06464), equation 10; the gates are those of Qwen3-Next.
 """
 
@@ -179,8 +184,8 @@ def gdn_decode_torch(
         ValueError: as `gdn_decode`.
     """
     n = check_packed("gdn_decode", mixed_qkv, a, b, A_log, dt_bias, state, state_indices)
-    if n.B == 0:
-        return mixed_qkv.new_empty((0, 1, n.HV, n.V))
+    if n.B == 0 or state.shape[0] == 0:  # without slots every row is padded
+        return mixed_qkv.new_zeros((n.B, 1, n.HV, n.V))
     q, k, v = _split(mixed_qkv.float(), n)
     if l2norm:
         q, k = unit_rows(q), unit_rows(k)

@@ -27,7 +27,8 @@ The caller moves the positions on by `advance_write_pos` after the step, once fo
 
 Neither S k nor S q needs S: the checkpoint is read once and met with k and q, the records through the products k_j k and k_j q. The
 tile of the checkpoint stays in registers until u is known, so a fold reads it once too. K is summed in nk chunks, first over the
-chunks within each lane and then across lanes: the more chunks, the fewer lanes share a row and the fewer exchanges a sum takes.
+chunks within each lane and then across lanes: the more chunks, the fewer lanes share a row and the fewer exchanges a sum takes. K may be
+1 to 1024; up to 16 it is one chunk.
 
 Numerics: everything is computed in fp32, the gates of records are added before one exp. Over a cycle the step differs from the
 unbuffered one by the rounding of records to the rings' dtype, each once; within a step the limits are those of one rounding.
@@ -78,6 +79,8 @@ LARGEST_RING = 16384
 """Key values of the records of one head that a program holds at once: at most eight warps' worth."""
 
 LEAST_CHUNK = 16
+"""Key values of a chunk, where there are several."""
+
 LANE_BYTES = {False: 128, True: 256}
 """State bytes of a tile that one lane holds, without and with records: each program meets all records with k and q, which pays
 with more rows of the state."""
@@ -204,9 +207,9 @@ def _checked(
     ring_g: torch.Tensor,
     write_pos: torch.Tensor,
     state_indices: torch.Tensor,
-    nk: int,
-) -> tuple[Packed, int]:
-    """The axes of a call and L, where all arguments are as the module's table says. Raises ValueError."""
+    nk: int | None,
+) -> tuple[Packed, int, int]:
+    """The axes of a call, L and the number of chunks, where all arguments are as the module's table says. Raises ValueError."""
     n = check_packed(NAME, mixed_qkv, a, b, A_log, dt_bias, state, state_indices, FP32)
     if ring_d.dim() != 4:
         raise refuse(NAME, f"ring_d has shape {tuple(ring_d.shape)}", "give ring_d (slots, HV, L, V)")
@@ -221,20 +224,33 @@ def _checked(
     if triton.next_power_of_2(L) * BK > LARGEST_RING:
         do = f"the records must fit the registers of a program: give L up to {LARGEST_RING // BK}"
         raise refuse(NAME, f"L={L} with K={n.K}", do)
-    if nk < 1 or BK % nk or BK // nk < LEAST_CHUNK:
-        do = f"it must divide {BK}, the power of two that K is rounded up to, into chunks of at least {LEAST_CHUNK}"
-        raise refuse(NAME, f"nk={nk} with K={n.K}", do)
-    return n, L
+    return n, L, count_chunks(nk, n.K, BK)
+
+
+def count_chunks(nk: int | None, K: int, BK: int) -> int:
+    """The chunks in which a call with `nk` sums K, rounded up to BK: two by default, or one where they would be shorter than LEAST_CHUNK.
+
+    Raises:
+        ValueError: nk splits BK into no such chunks.
+    """
+    allowed = [1 << i for i in range(max(1, BK // LEAST_CHUNK).bit_length())]
+    if nk is None:
+        return min(2, allowed[-1])
+    if nk not in allowed:
+        do = f"give nk={' or '.join(map(str, allowed))}: one chunk, or chunks of at least {LEAST_CHUNK} of the {BK} that K is rounded up to"
+        raise refuse(NAME, f"nk={nk} with K={K}", do)
+    return nk
 
 
 def plan_program(heads: int, V: int, BK: int, BL: int) -> tuple[int, int]:
     """State rows and warps of a program.
 
     One warp, or as many as hold all records at LANE_KEYS a lane. Rows: LANE_BYTES for each lane, halved while the device has
-    multiprocessors to spare, but never less than one 16-byte access a lane.
+    multiprocessors to spare, but never less than one 16-byte access a lane. A shorter row counts as one of LEAST_CHUNK keys, since
+    all records have a value for each row.
     """
     device = device_properties()
-    lanes, row_bytes = max(device.warp_size, 32), BK * 4
+    lanes, row_bytes = max(device.warp_size, 32), max(BK, LEAST_CHUNK) * 4
     warps = max(1, BL * BK // (lanes * LANE_KEYS)) if BL > 1 else 1
     tile = max(1, min(triton.next_power_of_2(V), warps * lanes * LANE_BYTES[BL > 1] // row_bytes))
     while heads * triton.cdiv(V, tile) < 2 * device.multiprocessors and (tile // 2) * row_bytes >= 16 * warps * lanes:
@@ -254,7 +270,7 @@ def gdn_replayssm_decode(
     ring_g: torch.Tensor,
     write_pos: torch.Tensor,
     state_indices: torch.Tensor,
-    nk: int = 2,
+    nk: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
     """One decode step in one launch: appends to the rings or folds them into `state`, and returns `out` (B, 1, HV, V).
@@ -262,13 +278,14 @@ def gdn_replayssm_decode(
     Tensors: see the module. `write_pos` is left as it is: `advance_write_pos` moves it on.
 
     Args:
-        nk: chunks in which K is summed; it divides the power of two that K is rounded up to, into chunks of at least 16.
+        nk: chunks in which K is summed: 1, or what divides the power of two that K is rounded up to into chunks of at least 16. By
+            default 2, and 1 where K is up to 16.
         scale: factor of q; K^-0.5 by default.
 
     Raises:
         ValueError: HV is no multiple of H, nk does not divide K so, or a shape, dtype or stride that the module's table does not allow.
     """
-    n, L = _checked(mixed_qkv, a, b, A_log, dt_bias, state, ring_d, ring_k, ring_g, write_pos, state_indices, nk)
+    n, L, nk = _checked(mixed_qkv, a, b, A_log, dt_bias, state, ring_d, ring_k, ring_g, write_pos, state_indices, nk)
     out = mixed_qkv.new_empty((n.B, 1, n.HV, n.V))
     if n.B == 0:
         return out
@@ -287,11 +304,15 @@ def gdn_replayssm_decode(
 def _advance(p_write_pos, rows, L: tl.constexpr, BLOCK: tl.constexpr):
     o_b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     b_position = tl.load(p_write_pos + o_b, mask=o_b < rows, other=0)
-    tl.store(p_write_pos + o_b, (b_position + 1) % L, mask=o_b < rows)
+    b_next = (b_position + 1) % L
+    # The remainder has the sign of a padded row's position, which is free.
+    tl.store(p_write_pos + o_b, tl.where(b_next < 0, b_next + L, b_next), mask=o_b < rows)
 
 
 def advance_write_pos(write_pos: torch.Tensor, L: int) -> None:
     """Move every position on by one, (p + 1) % L, in place and in one launch: a replay of a graph that captured it moves them too.
+
+    Whatever a padded row's position was, it is 0 to L-1 after this.
 
     Raises:
         ValueError: write_pos is no contiguous int32 tensor of one axis, or L is below 1.
@@ -315,7 +336,7 @@ def gdn_replayssm_decode_torch(
     ring_g: torch.Tensor,
     write_pos: torch.Tensor,
     state_indices: torch.Tensor,
-    nk: int = 2,
+    nk: int | None = None,
     scale: float | None = None,
 ) -> torch.Tensor:
     """The same step as PyTorch operations in fp32, free of host synchronisation, so that a graph can capture it; nk changes nothing.
@@ -323,9 +344,9 @@ def gdn_replayssm_decode_torch(
     Raises:
         ValueError: as `gdn_replayssm_decode`.
     """
-    n, L = _checked(mixed_qkv, a, b, A_log, dt_bias, state, ring_d, ring_k, ring_g, write_pos, state_indices, nk)
-    if n.B == 0:
-        return mixed_qkv.new_empty((0, 1, n.HV, n.V))
+    n, L, _ = _checked(mixed_qkv, a, b, A_log, dt_bias, state, ring_d, ring_k, ring_g, write_pos, state_indices, nk)
+    if n.B == 0 or state.shape[0] == 0:  # without slots every row is padded
+        return mixed_qkv.new_zeros((n.B, 1, n.HV, n.V))
     group = n.HV // n.H
     q, k, v = split_packed(mixed_qkv.float(), n)
     k = unit_rows(k)

@@ -53,7 +53,7 @@ def packed_axes(kernel: str, mixed_qkv: torch.Tensor, state: torch.Tensor) -> Pa
     """The axes of a call: H follows from the width of mixed_qkv.
 
     Raises:
-        ValueError: the shapes fit no H, or HV is no multiple of it.
+        ValueError: the shapes fit no H, HV is no multiple of it, or K is 0 or over LARGEST_K.
     """
     if mixed_qkv.dim() != 2 or state.dim() != 4:
         raise refuse(
@@ -63,6 +63,8 @@ def packed_axes(kernel: str, mixed_qkv: torch.Tensor, state: torch.Tensor) -> Pa
         )
     B, width = mixed_qkv.shape
     _, HV, V, K = state.shape
+    if K == 0:
+        raise refuse(kernel, f"state has shape {tuple(state.shape)}, so K=0", f"give keys of 1 to {LARGEST_K} values")
     H, rest = divmod(width - HV * V, 2 * K)
     if rest or H < 1:
         raise refuse(
@@ -142,6 +144,8 @@ def log_gates(a: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, dtype
 @dataclass(frozen=True)
 class Rows:
     """What PyTorch operations gather and scatter for the rows of a call, without asking the device which rows are live.
+
+    There must be a slot: where there is none all rows are padded, and nothing is gathered.
 
     A padded row has no slot of its own, and a boolean index would wait for the device: it repeats what the first live row
     writes, or, where none is live, writes back what is there.

@@ -137,6 +137,17 @@ def test_rows_that_share_a_program_equal_rows_alone(kernel: Kernel, module: Modu
     assert same_bits(alone["state"], inputs["state"])
 
 
+@pytest.mark.parametrize(("channels", "barriers"), [(ODD, 2), (33, 0)], ids=["fewer than lanes", "as many as lanes"])
+def test_channels_that_several_lanes_read_are_overwritten_behind_a_barrier(
+    kernel: Kernel, module: ModuleType, monkeypatch: pytest.MonkeyPatch, channels: int, barriers: int
+) -> None:
+    met = []
+    monkeypatch.setattr(module.tl, "debug_barrier", lambda: met.append(1))
+    inputs = kernel.make_inputs(case("bf16", C=channels), Generator(7))
+    kernel.variant("fused").call(**inputs)
+    assert barriers == len(met)
+
+
 # Padding
 
 
@@ -158,6 +169,11 @@ def test_nothing_but_padding_changes_nothing(kernel: Kernel, call: Call, C: int)
     before = inputs["state"].clone()
     assert same_bits(torch.zeros(3, C), call(**inputs))
     assert same_bits(before, inputs["state"])
+
+
+def test_rows_without_slots_are_padded_ones(kernel: Kernel, call: Call, C: int) -> None:
+    inputs = kernel.make_inputs(case(C=C, pad=2), Generator(9))
+    assert same_bits(torch.zeros(2, C), call(**{**inputs, "state": inputs["state"][:0]}))
 
 
 # NaN, infinity, storage

@@ -152,6 +152,18 @@ def test_decay_of_zero_forgets_the_state(kernel: Kernel, call: Call) -> None:
     assert torch.equal(inputs["state"], other["state"])
 
 
+def test_decay_of_zero_may_be_a_log_gate_of_minus_infinity(kernel: Kernel, call: Call) -> None:
+    inputs = kernel.make_inputs(case(T=3), Generator(9))
+    inputs["g"][1, 0] = -float("inf")
+    other = clone(inputs)
+    other["state"][0].uniform_(-3, 3)
+    out = call(**inputs)
+    assert out.isfinite().all()
+    assert same_bits(out[1:], call(**other)[1:])
+    assert inputs["state"].isfinite().all()
+    assert torch.equal(inputs["state"], other["state"])
+
+
 def test_decay_of_one_and_beta_of_zero_leave_the_state(kernel: Kernel, call: Call) -> None:
     inputs = kernel.make_inputs(case(T=2), Generator(10))
     inputs["g"].zero_()
@@ -276,25 +288,49 @@ def test_value_that_is_not_finite_stays_in_its_column_from_its_token_on(kernel: 
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", ["k", "g", "beta"])
-def test_nan_in_key_or_gate_takes_its_head_from_its_token_on(kernel: Kernel, call: Call, name: str) -> None:
-    inputs = kernel.make_inputs(case(T=3), Generator(17))
-    inputs[name][1, 1] = float("nan")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "inf"])
+def test_state_that_is_not_finite_stays_so_in_its_column(kernel: Kernel, call: Call, value: float) -> None:
+    inputs = kernel.make_inputs(case(T=2), Generator(16))
+    inputs["state"][0, 5, 3] = value
     out = call(**inputs)
-    assert not out[0].isnan().any()
-    assert not out[:, 0].isnan().any()
-    assert out[1:, 1].isnan().all()
-    assert [False, True] == inputs["state"].isnan().flatten(1).all(1).tolist()
-    assert not inputs["state"][0].isnan().any()
+    hit = torch.zeros(2, 16, 8, dtype=torch.bool)
+    hit[0, :, 3] = True
+    assert torch.equal(hit[:, :2].transpose(0, 1), ~out.isfinite())
+    assert torch.equal(hit, ~inputs["state"].isfinite())
+
+
+NAN_AND_INF = {
+    "nan in k": ("k", (1, 1, 5), float("nan")),
+    "inf in k": ("k", (1, 1, 5), float("inf")),
+    "nan in g": ("g", (1, 1), float("nan")),
+    "nan in beta": ("beta", (1, 1), float("nan")),
+    "inf in beta": ("beta", (1, 1), float("inf")),
+}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_nan_in_query_stays_in_the_output_of_its_token(kernel: Kernel, call: Call) -> None:
-    inputs = kernel.make_inputs(case(T=2), Generator(18))
-    inputs["q"][0, 1, 5] = float("nan")
+@pytest.mark.parametrize(("name", "place", "value"), NAN_AND_INF.values(), ids=NAN_AND_INF)
+def test_key_or_gate_that_is_not_finite_takes_its_head_from_its_token_on(
+    kernel: Kernel, call: Call, name: str, place: tuple[int, ...], value: float
+) -> None:
+    inputs = kernel.make_inputs(case(T=3), Generator(17))
+    inputs[name][place] = value
     out = call(**inputs)
-    assert out[0, 1].isnan().all()
-    assert 8 == int(out.isnan().sum())
+    hit = torch.zeros(3, 2, 8, dtype=torch.bool)
+    hit[1:, 1] = True
+    assert torch.equal(hit, ~out.isfinite())
+    assert not inputs["state"][1].isfinite().any()
+    assert inputs["state"][0].isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "inf"])
+def test_query_that_is_not_finite_stays_in_the_output_of_its_token(kernel: Kernel, call: Call, value: float) -> None:
+    inputs = kernel.make_inputs(case(T=2), Generator(18))
+    inputs["q"][0, 1, 5] = value
+    out = call(**inputs)
+    assert not out[0, 1].isfinite().any()
+    assert 8 == int((~out.isfinite()).sum())
     assert inputs["state"].isfinite().all()
 
 
@@ -398,13 +434,23 @@ def test_takes_what_the_refusals_change(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "K", "instead"),
-    [("multihead", 129, "use rowwise or tiled"), ("rowwise", 257, "use tiled"), ("tiled", 1025, "give K up to 1024")],
+    ("variant", "K", "limits"),
+    [
+        ("multihead", 129, "up to 128, or up to 256 with rowwise, or up to 1024 with tiled"),
+        ("rowwise", 257, "up to 256, or up to 1024 with tiled"),
+        ("rowwise", 2000, "up to 256, or up to 1024 with tiled"),
+        ("tiled", 1025, "up to 1024"),
+    ],
 )
-def test_refuses_more_rows_than_the_variant_holds_and_names_what_does(kernel: Kernel, variant: str, K: int, instead: str) -> None:
+def test_refuses_more_rows_than_the_variant_holds_and_names_what_does(kernel: Kernel, variant: str, K: int, limits: str) -> None:
     inputs = kernel.make_inputs(case(K=K), Generator(24))
-    with pytest.raises(ValueError, match=f"deltanet_recurrent: K={K}: .*{instead}"):
+    with pytest.raises(ValueError, match=f"deltanet_recurrent: K={K}: {variant} keeps a state's rows in registers: give K {limits}$"):
         kernel.variant(variant).call(**inputs)
+
+
+def test_refuses_a_variant_that_there_is_not_and_names_those_that_there_are(module: ModuleType) -> None:
+    with pytest.raises(ValueError, match="deltanet_recurrent: variant='x': give one of rowwise, tiled, multihead"):
+        module.deltanet_recurrent(**small_call(), variant="x")
 
 
 # Cost model

@@ -178,13 +178,84 @@ def test_small_steps_keep_their_digits(call: Call) -> None:
     assert expected == pytest.approx(state.flatten().tolist(), rel=5e-6)
 
 
-def test_nan_in_a_gate_reaches_the_output(kernel: Kernel, call: Call) -> None:
-    inputs = kernel.make_inputs(case(), Generator(11))
-    inputs["a"][1, 0] = float("nan")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["a", "A_log", "dt_bias"])
+def test_log_gate_of_minus_infinity_forgets_the_state(kernel: Kernel, call: Call, name: str) -> None:
+    inputs = kernel.make_inputs(case(), Generator(9))
+    inputs[name].fill_(float("inf"))
+    other = clone(inputs)
+    other["state"].uniform_(-3, 3)
     out = call(**inputs)
-    assert out[1, 0, 0].isnan().all()
-    assert not out[0].isnan().any()
-    assert not out[1, 0, 1].isnan().any()
+    assert out.isfinite().all()
+    assert same_bits(out, call(**other))
+    assert same_bits(inputs["state"][inputs["state_indices"]], other["state"][inputs["state_indices"]])
+
+
+# NaN and infinity
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "rows"), [("a", (1, 0), [1]), ("b", (1, 0), [1]), ("A_log", (0,), [0, 1]), ("dt_bias", (0,), [0, 1])]
+)
+def test_nan_in_a_gate_takes_its_value_head(kernel: Kernel, call: Call, name: str, place: tuple[int, ...], rows: list[int]) -> None:
+    inputs = kernel.make_inputs(case(), Generator(11))
+    inputs[name][place] = float("nan")
+    out = call(**inputs)
+    hit = torch.zeros(2, 2, dtype=torch.bool)
+    hit[rows, 0] = True
+    assert torch.equal(hit[:, None, :, None].expand(2, 1, 2, 16), out.isnan())
+    assert torch.equal(hit[:, :, None, None].expand(2, 2, 16, 16), inputs["state"][inputs["state_indices"]].isnan())
+
+
+ALL = slice(None)
+HEADS = slice(2, 4)
+"""The value heads that the second of two key heads serves."""
+
+REACHED: dict[str, tuple[int | None, tuple[Any, ...], tuple[Any, ...] | None]] = {
+    "q": (5 + 2, (HEADS, ALL), None),
+    "k": (10 + 5 + 2, (HEADS, ALL), (HEADS, ALL, ALL)),
+    "v": (20 + 3 * 3 + 1, (3, 1), (3, 1, ALL)),
+    "state": (None, (3, 1), (3, 1, ALL)),
+}
+"""The column of mixed_qkv (none: a value of the state) that is not finite, and what it reaches of `out` and of the state."""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("l2norm", [0, 1], ids=["as given", "normalised"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("column", "in_out", "in_state"), REACHED.values(), ids=REACHED)
+def test_what_is_not_finite_reaches_what_depends_on_it_and_nothing_else(
+    kernel: Kernel,
+    call: Call,
+    l2norm: int,
+    value: float,
+    column: int | None,
+    in_out: tuple[Any, ...],
+    in_state: tuple[Any, ...] | None,
+) -> None:
+    inputs = kernel.make_inputs(case(H=2, HV=4, K=5, V=3, l2norm=l2norm), Generator(21))
+    slot = int(inputs["state_indices"][1])
+    if column is None:
+        inputs["state"][slot, 3, 1, 2] = value
+    else:
+        inputs["mixed_qkv"][1, column] = value
+    out = call(**inputs)
+    out_hit, state_hit = torch.zeros(2, 1, 4, 3, dtype=torch.bool), torch.zeros(3, 4, 3, 5, dtype=torch.bool)
+    out_hit[(1, 0, *in_out)] = True
+    if in_state:
+        state_hit[(slot, *in_state)] = True
+    assert torch.equal(out_hit, ~out.isfinite())
+    assert torch.equal(state_hit, ~inputs["state"].isfinite())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_padding_of_k_makes_no_nan_of_an_infinite_query(kernel: Kernel, call: Call) -> None:
+    inputs = kernel.make_inputs(case(K=5, V=3, l2norm=0), Generator(22))
+    inputs["mixed_qkv"].abs_()
+    inputs["mixed_qkv"][:, 1] = float("inf")
+    inputs["mixed_qkv"][:, 10:] = 100.0  # every u is above zero
+    inputs["state"].fill_(1.0)
+    assert (call(**inputs) == float("inf")).all()
 
 
 # Rows, slots, strides
@@ -244,6 +315,11 @@ def test_no_rows_give_no_rows(kernel: Kernel, call: Call) -> None:
     none = {name: inputs[name][:0] for name in ("mixed_qkv", "a", "b", "state_indices")}
     assert (0, 1, 2, 16) == call(**{**inputs, **none}).shape
     assert same_bits(before, inputs["state"])
+
+
+def test_rows_without_slots_are_padded_ones(kernel: Kernel, call: Call) -> None:
+    inputs = kernel.make_inputs(case(pad=2), Generator(16))
+    assert same_bits(torch.zeros(2, 1, 2, 16), call(**{**inputs, "state": inputs["state"][:0]}))
 
 
 # Storage
@@ -322,6 +398,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "value rows that lie apart": ({"state": torch.zeros(3, 6, 9, 8)[:, :, :8]}, "each slot must be contiguous"),
     "slots that overlap": ({"state": torch.zeros(1, 6, 8, 8).expand(3, 6, 8, 8)}, "each slot must be contiguous"),
     "another device": ({"A_log": torch.zeros(6, device="meta")}, "A_log is on meta, state on cpu"),
+    "no keys": ({"mixed_qkv": torch.zeros(2, 6 * 8), "state": torch.zeros(3, 6, 8, 0)}, r"state .*\(3, 6, 8, 0\), so K=0: .*1 to 1024"),
     "K over the registers of a warp": ({"mixed_qkv": torch.zeros(2, 2 * 2048 + 6), "state": torch.zeros(3, 6, 1, 2048)}, "K=2048"),
 }
 

@@ -193,6 +193,20 @@ def test_chunks_of_k_change_the_order_of_sums_alone(kernel: Kernel, call: Call, 
         assert all(rel_l2(other[name], first[name]) <= 1e-6 for name in MUTATED)
 
 
+@pytest.mark.parametrize("K", [1, 2, 5, 8, 16])
+def test_short_keys_are_summed_in_one_chunk_by_default(kernel: Kernel, call: Call, K: int) -> None:
+    inputs = kernel.make_inputs(case(B=4, HV=2, K=K, V=3), Generator(9))
+    del inputs["nk"]
+    expected = kernel.reference(**inputs, nk=1)
+    assert rel_l2(call(**inputs), expected["out"]) <= 1e-6
+    assert all(rel_l2(inputs[name], expected[name]) <= 1e-6 for name in MUTATED)
+
+
+def test_longer_keys_are_summed_in_two_chunks_by_default(module: ModuleType) -> None:
+    found = {K: module.count_chunks(None, K, BK) for K, BK in ((1, 1), (9, 16), (16, 16), (17, 32), (128, 128), (1024, 1024))}
+    assert {1: 1, 9: 1, 16: 1, 17: 2, 128: 2, 1024: 2} == found
+
+
 @pytest.mark.parametrize("phase", ["mixed", "cycle"])
 def test_baseline_asks_the_device_for_no_value(kernel: Kernel, phase: str) -> None:
     inputs = kernel.make_inputs(case("bf16", B=4, HV=2, pad=1, phase=phase), Generator(0, "meta"))
@@ -217,6 +231,16 @@ def test_positions_move_on_and_around_in_place(module: ModuleType) -> None:
     assert ([1, 2, 3, 4, 5, 6, 7, 0], torch.int32, address) == (write_pos.tolist(), write_pos.dtype, write_pos.data_ptr())
     module.advance_write_pos(write_pos, 1)
     assert [0] * 8 == write_pos.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what wraps around
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_positions_of_padded_rows_move_into_the_cycle(module: ModuleType, length: int) -> None:
+    given = [-1, -2, -7, -8, -(2**31), 2**31 - 2, 2**31 - 1]
+    write_pos = torch.tensor(given, dtype=torch.int32)
+    module.advance_write_pos(write_pos, length)
+    assert [(p + 1) % length for p in given[:-1]] == write_pos[:-1].tolist()
+    assert 0 <= write_pos[-1] < length
 
 
 def test_positions_of_many_rows_move_alike(module: ModuleType) -> None:
@@ -433,6 +457,11 @@ def test_no_rows_give_no_rows_and_launch_nothing(kernel: Kernel, module: ModuleT
     assert same_state(before, inputs)
 
 
+def test_rows_without_slots_are_padded_ones(kernel: Kernel, call: Call) -> None:
+    inputs = kernel.make_inputs(case(pad=2), Generator(20))
+    assert same_bits(torch.zeros(2, 1, 1, 8), call(**{**inputs, **{name: inputs[name][:0] for name in MUTATED}}))
+
+
 # Drift
 
 
@@ -534,9 +563,10 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "dtype of write_pos": ({"write_pos": torch.tensor([0, 3])}, r"write_pos has .*int64.*int32"),
     "a position a slot": ({"write_pos": torch.zeros(3, dtype=torch.int32)}, r"write_pos has shape \(3,\).*give \(2,\)"),
     "write_pos on another device": ({"write_pos": torch.zeros(2, dtype=torch.int32, device="meta")}, "write_pos is on meta.*cpu"),
-    "chunks below 16": ({"nk": 2}, "nk=2 with K=16.*chunks of at least 16"),
-    "chunks that do not divide K": ({"nk": 3}, "nk=3 with K=16"),
-    "no chunks": ({"nk": 0}, "nk=0 with K=16"),
+    "no keys": ({"mixed_qkv": torch.zeros(2, 6 * 8), "state": torch.zeros(3, 6, 8, 0)}, r"state .*\(3, 6, 8, 0\), so K=0: .*1 to 1024"),
+    "chunks below 16": ({"nk": 2}, "nk=2 with K=16: give nk=1: one chunk, or chunks of at least 16 of the 16"),
+    "chunks that do not divide K": ({"nk": 3}, "nk=3 with K=16: give nk=1"),
+    "no chunks": ({"nk": 0}, "nk=0 with K=16: give nk=1"),
 }
 
 
@@ -544,6 +574,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 def test_refuses(call: Call, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"gdn_replayssm_decode: .*{message}"):
         call(**tensors(**change))
+
+
+def test_refusal_of_chunks_names_those_that_are_taken(module: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"nk=16 with K=100: give nk=1 or 2 or 4 or 8: .*of the 128"):
+        module.count_chunks(16, 100, 128)
 
 
 def test_takes_what_refusals_change(call: Call) -> None:
@@ -613,6 +648,10 @@ PLANS = {
     "more records take more warps": ((8192, 128, 128, 64), {"small": (64, 4), "large": (64, 4), "wave64": (64, 2)}),
     "wide keys take more warps too": ((8192, 64, 1024, 16), {"small": (16, 8), "large": (16, 8), "wave64": (16, 4)}),
     "no more than the values there are": ((8192, 3, 16, 8), {"small": (4, 1), "large": (4, 1), "wave64": (4, 1)}),
+    "short keys leave room for the values of records": (
+        (8192, 2048, 1, 64),
+        {"small": (128, 1), "large": (128, 1), "wave64": (256, 1)},
+    ),
 }
 
 
