@@ -40,7 +40,7 @@ from torch.nn import functional
 from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
 from kernels._lib.arguments import FLOATS, ITEM_BYTES, check, refuse
 from kernels._lib.numerics import IS_INTERPRETED
-from kernels._lib.rows import common_alignment, load_block, power_of_2_within, store_block
+from kernels._lib.rows import common_alignment, load_block, power_of_2_within, row_stride, store_block
 
 NAME = "gemv_bf16"
 GEMV_LARGEST_M = 8
@@ -51,6 +51,8 @@ LARGE_SHARED_BYTES = 2 * 3 * (64 + 16) * 128 * 2
 """Shared memory for three steps of 128 columns, of 64 rows of W and 16 of x, in each of two programs. With less, tiles are smaller."""
 SUM_BLOCK = 512
 """Sums that one program of the second launch adds: four fp32 values for each of 128 threads."""
+LARGEST_SPLITS = 64
+"""Splits of K, whose sums the second launch has under way at once: 167 registers a lane on sm_90. 256 spill, and compile for a minute."""
 
 
 @triton.jit(do_not_specialize=["N", "stride_x", "stride_w"])
@@ -167,9 +169,9 @@ class GemvPlan:
 def _even_splits(steps: int, wanted: int, least_steps: int) -> int:
     """How many splits of at least `least_steps` steps share `steps` of them: a divisor where one is near `wanted`.
 
-    Equal splits end together, and need no mask where the steps end with K.
+    Equal splits end together, and need no mask where the steps end with K. There are LARGEST_SPLITS at most.
     """
-    most = max(1, steps // least_steps)
+    most = max(1, min(steps // least_steps, LARGEST_SPLITS))
     near = [splits for splits in range(min(wanted, most), min(2 * wanted, most) + 1) if steps % splits == 0]
     return near[0] if near else min(wanted, most)
 
@@ -289,9 +291,10 @@ def _gemv_launch(x: torch.Tensor, W: torch.Tensor, is_split: bool) -> torch.Tens
         return y
     plan = plan_gemv(m, n, k, x.element_size(), is_split, device_properties())
     sums = y if plan.splits == 1 else x.new_empty((plan.splits, m, n), dtype=torch.float32)
-    align = common_alignment(k, x.stride(0), W.stride(0))
+    stride_x, stride_w = row_stride(x), row_stride(W)
+    align = common_alignment(k, stride_x, stride_w)
     _gemv[(triton.cdiv(n, plan.rows) * plan.splits,)](
-        x, W, sums, n, x.stride(0) // align, W.stride(0) // align,
+        x, W, sums, n, stride_x // align, stride_w // align,
         M=m, K=k, BN=plan.rows, BK=plan.block, CHUNKS=plan.chunks, STEPS=plan.steps,
         VECTOR=VECTOR_BYTES // x.element_size(), ALIGN=align,
         IS_RAGGED_K=plan.splits * plan.steps * plan.chunks * plan.block != k, num_warps=plan.warps,
@@ -304,11 +307,12 @@ def _gemm_launch(x: torch.Tensor, W: torch.Tensor, is_split: bool) -> torch.Tens
     y = x.new_empty((m, n))
     if m == 0:
         return y
-    align = common_alignment(k, x.stride(0), W.stride(0))
+    stride_x, stride_w = row_stride(x), row_stride(W)
+    align = common_alignment(k, stride_x, stride_w)
     plan = plan_gemm(m, n, k, x.element_size(), align * x.element_size(), is_split, device_properties())
     sums = y if plan.splits == 1 else x.new_empty((plan.splits, m, n), dtype=torch.float32)
     _gemm[(triton.cdiv(n, plan.block_n) * triton.cdiv(m, plan.block_m) * plan.splits,)](
-        x, W, sums, m, n, x.stride(0) // align, W.stride(0) // align,
+        x, W, sums, m, n, stride_x // align, stride_w // align,
         K=k, BM=plan.block_m, BN=plan.block_n, BK=plan.block_k, STEPS=plan.steps,
         ALIGN=align, IS_RAGGED_K=plan.splits * plan.steps * plan.block_k != k, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip

@@ -14,7 +14,7 @@
     arrivals       (M, Hq + Hkv)    int32            contiguous; gated form: scratch, zero before and after    left zero
     q, gate        (M, Hq, Dh)      x's              views of one (M, N) buffer; gate is None in the plain form returned
     k, v           (M, Hkv, Dh)     x's              views of the same buffer                                  returned
-    q, k           (M, heads, Dh)   fp32, fp16, bf16 unit stride along Dh; tokens and heads may lie apart      rotation alone: yes
+    q, k           (M, heads, Dh)   fp32, fp16, bf16 unit stride along Dh; others any, no two heads overlap    rotation alone: yes
 
 Numerics: products, norm and rotation in fp32, rounded once (by `gemv_then_rope` and `torch` also after the product). cos and sin are
 computed here in fp32: the angle less the nearest multiple of pi/2, which is held as three fp32 terms and taken off by fused
@@ -42,6 +42,7 @@ from torch.nn import functional
 from harness import Case, DeviceProperties, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
 from kernels._lib.arguments import FLOATS, INT32, ITEM_BYTES, check, refuse
 from kernels._lib.numerics import IS_INTERPRETED, rounded
+from kernels._lib.rows import row_stride
 
 POSITIONS = (torch.int32, torch.int64)
 TABLES = ("fp32", "bf16")
@@ -330,12 +331,23 @@ def _refuse(found: str, do: str) -> ValueError:
     return refuse("qkv_rope", found, do)
 
 
+def _check_option(table: str) -> None:
+    """What variants and reference ask of the option alike. Raises ValueError."""
+    if table not in TABLES:
+        raise _refuse(f"table={table!r}", f"use {' or '.join(map(repr, TABLES))}")
+
+
+def _check_counts(Hq: int, Hkv: int) -> None:
+    """What variants and reference ask of the numbers of heads alike. Raises ValueError."""
+    if not all(isinstance(count, int) and not isinstance(count, bool) and count > 0 for count in (Hq, Hkv)):
+        raise _refuse(f"Hq={Hq!r}, Hkv={Hkv!r}", "give two ints, at least one head of each kind")
+
+
 def _check_table(positions: torch.Tensor, inv_freq: torch.Tensor, table: str, M: int, Dh: int, device: torch.device) -> int:
     """What every variant asks of positions and frequencies; the number of dimensions that turn. Raises ValueError."""
     if inv_freq.dim() != 1 or not 0 < 2 * len(inv_freq) <= Dh:
         raise _refuse(f"inv_freq has shape {tuple(inv_freq.shape)}", f"give (rot/2), at least 1 and at most Dh/2 = {Dh // 2} frequencies")
-    if table not in TABLES:
-        raise _refuse(f"table={table!r}", f"use {' or '.join(map(repr, TABLES))}")
+    _check_option(table)
     check("qkv_rope", "positions", positions, (M,), POSITIONS, device, contiguous=True)
     check("qkv_rope", "inv_freq", inv_freq, inv_freq.shape, (torch.float32,), device, contiguous=True)
     return 2 * len(inv_freq)
@@ -368,10 +380,11 @@ def _checked(
     (M, K), N = x.shape, weight.shape[0]
     check("qkv_rope", "x", x, (M, K), FLOATS, x.device)
     check("qkv_rope", "weight", weight, (N, K), (x.dtype,), x.device)
+    _check_counts(Hq, Hkv)
     is_gated = q_norm is not None
-    if Hq < 1 or Hkv < 1 or N % (heads := Hq * (1 + is_gated) + 2 * Hkv):
+    if N % (heads := Hq * (1 + is_gated) + 2 * Hkv):
         rows = "2*Hq + 2*Hkv" if is_gated else "Hq + 2*Hkv"
-        raise _refuse(f"weight has {N} rows for Hq={Hq}, Hkv={Hkv}", f"give ({rows})*Dh rows, and at least one head of each kind")
+        raise _refuse(f"weight has {N} rows for Hq={Hq}, Hkv={Hkv}", f"give ({rows})*Dh rows")
     Dh = N // heads
     _check_norms(q_norm, k_norm, Dh, x)
     if arrivals is not None:
@@ -380,12 +393,70 @@ def _checked(
     return _Shape(M, K, N, Hq, Hkv, Dh, rot, is_gated)
 
 
+def _comes_near(distance: int, steps: list[tuple[int, int, int]], width: int) -> bool:
+    """Whether distance + sum(n*stride) lies within (-width, width) for some n in [first, last] of each step (stride, first, last).
+
+    Strides fall and are over 0. Only those n are tried from which the steps that follow can still reach, one or two unless strides
+    interlock.
+    """
+    if not steps:
+        return abs(distance) < width
+    (stride, first, last), *rest = steps
+    low = distance + sum(step * least for step, least, _ in rest)
+    high = distance + sum(step * most for step, _, most in rest)
+    first, last = max(first, (-width - high) // stride + 1), min(last, -((low - width) // stride) - 1)
+    return any(_comes_near(distance + n * stride, rest, width) for n in range(first, last + 1))
+
+
+def _extent(tokens: int, count: int, width: int, of_token: int, of_head: int) -> int:
+    """From the first element of heads to behind the last."""
+    return (tokens - 1) * of_token + (count - 1) * of_head + width
+
+
+def _heads_overlap(heads: torch.Tensor) -> bool:
+    """Whether two heads of a tensor (M, heads, Dh), M over 0, share an element."""
+    (tokens, count, width), (of_token, of_head, _) = heads.shape, heads.stride()
+    if tokens == 1 or count == 1:
+        return (tokens > 1 and of_token < width) or (count > 1 and of_head < width)
+    if of_head >= width and of_token >= _extent(1, count, width, 0, of_head):
+        return False  # token after token, as heads nearly always are
+    steps = [(of_token, 0, tokens - 2), (of_head, 1 - count, count - 1)]
+    return min(of_token, of_head) < width or _comes_near(of_token, sorted(steps, reverse=True), width)
+
+
+def _share_memory(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether a head of q and one of k share an element, from addresses alone; in each of the two, heads do not overlap."""
+    item, (M, Hq, Dh), Hkv = q.element_size(), q.shape, k.shape[1]
+    (of_token_q, of_head_q, _), (of_token_k, of_head_k, _) = q.stride(), k.stride()
+    distance = k.data_ptr() - q.data_ptr()
+    if distance >= _extent(M, Hq, Dh, of_token_q, of_head_q) * item or -distance >= _extent(M, Hkv, Dh, of_token_k, of_head_k) * item:
+        return False  # one behind the other
+    if of_token_q == of_token_k and M > 1:
+        period, token_q, token_k = of_token_q * item, _extent(1, Hq, Dh, 0, of_head_q) * item, _extent(1, Hkv, Dh, 0, of_head_k) * item
+        if token_q <= distance % period <= period - token_k:
+            return False  # one behind the other in each token of a packed buffer
+    steps: dict[int, tuple[int, int]] = {}  # down along q, up along k; axes of one stride are one step
+    for stride, reach in ((of_token_q, 1 - M), (of_head_q, 1 - Hq), (of_token_k, M - 1), (of_head_k, Hkv - 1)):
+        if reach:
+            first, last = steps.get(stride * item, (0, 0))
+            steps[stride * item] = (first + min(0, reach), last + max(0, reach))
+    return _comes_near(distance, [(stride, *steps[stride]) for stride in sorted(steps, reverse=True)], Dh * item)
+
+
 def _check_heads(q: torch.Tensor, k: torch.Tensor) -> None:
-    """q (M, Hq, Dh) and k (M, Hkv, Dh), whose tokens and heads may lie apart. Raises ValueError."""
+    """q (M, Hq, Dh) and k (M, Hkv, Dh), whose tokens and heads may lie apart but share no element. Raises ValueError."""
     if q.dim() != 3 or k.dim() != 3 or 0 in (*q.shape[1:], k.shape[1]):
         raise _refuse(f"q has shape {tuple(q.shape)}, k {tuple(k.shape)}", "give q (M, Hq, Dh) and k (M, Hkv, Dh), no head or Dh of 0")
     check("qkv_rope", "q", q, q.shape, FLOATS, q.device)
     check("qkv_rope", "k", k, (q.shape[0], k.shape[1], q.shape[2]), (q.dtype,), q.device)
+    if len(q) == 0:
+        return
+    for name, heads in (("q", q), ("k", k)):
+        if _heads_overlap(heads):
+            found = f"{name} has shape {tuple(heads.shape)}, strides {heads.stride()}"
+            raise _refuse(found, "heads that turn in place must not overlap, call .contiguous()")
+    if not q.is_meta and _share_memory(q, k):  # meta tensors have no addresses
+        raise _refuse("q and k share memory", "what turns in place must not overlap, call .clone() on one of them")
 
 
 @dataclass(frozen=True)
@@ -452,8 +523,20 @@ def plan_rope(M: int, Hq: int, Hkv: int, width: int, item_bytes: int, device: De
     return RopePlan(BM, BH, min(tiles, all_tiles, LARGEST_TILES))
 
 
+STRIDE_UNIT = 16
+"""Triton compiles for strides that are multiples of it apart from others."""
 LARGEST_TILES = 8
 """Tiles of one program of `_rope_in_place`: 16 values each a lane, all loaded before the first is used."""
+
+
+def _strides(heads: torch.Tensor) -> tuple[int, int]:
+    """Strides of tokens and of heads. Along an axis of length 1 one means nothing: if it would hide an alignment, it is made dense."""
+    (tokens, count, width), (of_token, of_head, _) = heads.shape, heads.stride()
+    if count == 1 and of_head % STRIDE_UNIT:
+        of_head = width
+    if tokens == 1 and of_token % STRIDE_UNIT:
+        of_token = count * width
+    return of_token, of_head
 
 
 def _turn(
@@ -472,7 +555,7 @@ def _turn(
     use_norm, rest = q_norm is not None, max(1, Dh - 2 * half)
     plan = plan_rope(M, Hq, Hkv, max(half, rest) if use_norm else half, q.element_size(), device_properties())
     _rope_in_place[(triton.cdiv(M, plan.BM) * triton.cdiv((Hq + Hkv) // plan.BH, plan.tiles),)](
-        q, k, positions, inv_freq, q_norm, k_norm, q.stride(0), q.stride(1), k.stride(0), k.stride(1), M, EPS,
+        q, k, positions, inv_freq, q_norm, k_norm, *_strides(q), *_strides(k), M, EPS,
         HQ=Hq, HKV=Hkv, DH=Dh, HALF=half, BM=plan.BM, BH=plan.BH, BHALF=triton.next_power_of_2(half),
         BREST=triton.next_power_of_2(rest), TILES=plan.tiles,
         USE_NORM=use_norm, USE_BF16_TABLE=table == "bf16", IS_RAGGED_M=M % plan.BM != 0, num_warps=1,
@@ -529,7 +612,7 @@ def qkv_rope(
     tiles = triton.cdiv(half, plan.BH) + triton.cdiv(rest, 2 * plan.BH)
     _qkv_rope[(triton.cdiv(n.M, plan.BM) * n.N // n.Dh * tiles,)](
         x, weight, positions, inv_freq, q_norm, k_norm, out, products, arrivals if n.is_gated else None,
-        x.stride(0), weight.stride(0), n.M, EPS,
+        row_stride(x), row_stride(weight), n.M, EPS,
         K=n.K, HQ=Hq, HKV=Hkv, DH=n.Dh, HALF=half, BM=plan.BM, BH=plan.BH, BK=plan.BK, BR=plan.BR,
         BHALF=triton.next_power_of_2(half), BREST=triton.next_power_of_2(max(1, rest)),
         USE_NORM=n.is_gated, USE_BF16_TABLE=table == "bf16", IS_RAGGED_M=n.M % plan.BM != 0,
@@ -563,7 +646,8 @@ def rope(
     """The rotation alone, in place, in one launch; returns q and k.
 
     Args:
-        q, k: (M, Hq, Dh) and (M, Hkv, Dh), unit stride along Dh; heads and tokens may lie apart, but must not overlap.
+        q, k: (M, Hq, Dh) and (M, Hkv, Dh), unit stride along Dh; heads and tokens may lie apart, as in views of one packed buffer,
+            but no two heads may share memory.
 
     Raises:
         ValueError: a shape, dtype, stride or option that the module's table does not allow.
@@ -628,11 +712,16 @@ def baseline(**inputs: Any) -> Projections:
 
 
 def reference(**inputs: Any) -> dict[str, torch.Tensor | None]:
-    """The formula in fp64, from the angle as fp32 rounds it and, with a bf16 table, from its cos and sin as bf16 rounds them."""
+    """The formula in fp64, from the angle as fp32 rounds it and, with a bf16 table, from its cos and sin as bf16 rounds them.
+
+    Raises ValueError for options that no variant takes.
+    """
+    _check_option(inputs["table"])
     if "x" not in inputs:
         q, k, v, gate = inputs["q"].double(), inputs["k"].double(), None, None
     else:
         x, weight, Hq, Hkv, q_norm, k_norm = (inputs[name] for name in ("x", "weight", "Hq", "Hkv", "q_norm", "k_norm"))
+        _check_counts(Hq, Hkv)
         product = x.double() @ weight.double().T
         heads = product.unflatten(1, (Hq * (1 if q_norm is None else 2) + 2 * Hkv, -1))
         q, k, v = heads.split((heads.shape[1] - 2 * Hkv, Hkv, Hkv), dim=1)

@@ -11,12 +11,13 @@
     y          (M, N)  x's                    contiguous                      returned
     residual'  (M, N)  residual's             contiguous                      returned as `residual`; None without one
 
-Numerics: sums and products in fp32. y is rounded once, after the weight (cast="after"); cast="before" rounds the
-normalised row too, as `weight * normed.to(dtype)` does. The norm sees the rounded sum, so that the fused add equals the
-add followed by the norm bit for bit. Rounding to fp16 is off by at most 2^-11 of a value and to bf16 by at most 2^-8; the
-tolerance allows two roundings. In fp32 what is left is the order of the sum and rsqrt: a few 2^-24. A NaN makes its whole
-row of y NaN; so does an infinity of its own value, and zero of the others. The mean square is fp32: it overflows beyond
-values of 1e19.
+Numerics: sums and products in fp32. y is rounded once, after the weight (cast="after"); cast="before" rounds the normalised
+row too, as `weight * normed.to(dtype)` does. residual' is bit-equal to the sum of a separate add, and the norm sees it
+rounded; y is the norm of that sum but for the order in which squares are added, since a row with a residual may be spread over
+more warps: in fp32 its last bits may differ. Rounding to fp16 is off by at most 2^-11 of a value and to bf16 by at most 2^-8;
+the tolerance allows two roundings. In fp32 what is left is the order of the sum and rsqrt: a few 2^-24. A NaN makes its whole
+row of y NaN; so does an infinity of its own value, and zero of the others. The mean square is fp32: it overflows beyond values
+of 1e19.
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, equation 4; the weight + 1 form is that of
 Gemma and of Qwen3-Next.
@@ -34,7 +35,7 @@ import triton.language as tl
 from harness import Case, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
 from kernels._lib.arguments import FLOATS, ITEM_BYTES, check, refuse
 from kernels._lib.numerics import rounded
-from kernels._lib.rows import ROW_LIMIT, common_alignment, load_block, plan_rows, store_block
+from kernels._lib.rows import ROW_LIMIT, check_eps, common_alignment, load_block, plan_rows, row_stride, store_block
 
 LOOP_BLOCK = 4096
 """Columns of one step over a row that is too long for registers."""
@@ -154,7 +155,16 @@ def rmsnorm_long_row(
         store_block(p_y + o_y + o_n, b_y, o_n < N, IS_MASKED)
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, cast: str) -> None:
+def _check_options(eps: float, plus_one: int, cast: str) -> None:
+    """What variants and reference ask of the options alike. Raises ValueError."""
+    check_eps("rmsnorm", eps)
+    if not isinstance(plus_one, int) or plus_one not in (0, 1):
+        raise refuse("rmsnorm", f"plus_one={plus_one!r}", "use 0 or 1, or a bool")
+    if cast not in ("after", "before"):
+        raise refuse("rmsnorm", f"cast={cast!r}", "use 'after' or 'before'")
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, plus_one: int, cast: str) -> None:
     """Refuse what the kernels do not take, with a ValueError that says what was given and what to give."""
     if x.dim() != 2 or x.shape[1] == 0:
         raise refuse("rmsnorm", f"x has shape {tuple(x.shape)}", "give (M, N) with N > 0, leading axes flattened")
@@ -162,10 +172,7 @@ def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None,
     check("rmsnorm", "weight", weight, x.shape[1:], (x.dtype,), x.device, contiguous=True)
     if residual is not None:
         check("rmsnorm", "residual", residual, x.shape, tuple({x.dtype: 0, torch.float32: 0}), x.device)
-    if cast not in ("after", "before"):
-        raise refuse("rmsnorm", f"cast={cast!r}", "use 'after' or 'before'")
-    if not eps >= 0:
-        raise refuse("rmsnorm", f"eps={eps}", "it must be 0 or more")
+    _check_options(eps, plus_one, cast)
 
 
 def rmsnorm_fused(
@@ -182,20 +189,20 @@ def rmsnorm_fused(
         x: (M, N) fp32, fp16 or bf16, unit stride along N.
         weight: (N), x's dtype, contiguous.
         residual: (M, N), x's dtype or fp32, unit stride along N; added to x first.
-        eps: added to the mean square.
-        plus_one: whether the weight is stored less one.
+        eps: added to the mean square, 0 or more.
+        plus_one: whether the weight is stored less one: 0 or 1.
         cast: `after` rounds once, after the weight; `before` rounds the normalised row too.
 
     Raises:
         ValueError: a shape, stride, dtype or option that the kernel does not take.
     """
-    _check(x, weight, residual, eps, cast)
+    _check(x, weight, residual, eps, plus_one, cast)
     m, n = x.shape
     y = x.new_empty((m, n))
     residual_out = None if residual is None else residual.new_empty((m, n))
     if m == 0:
         return y, residual_out
-    strides = (x.stride(0), 0 if residual is None else residual.stride(0))
+    strides = (row_stride(x), 0 if residual is None else row_stride(residual))
     align = common_alignment(*strides)
     tensors = (x, weight, residual, y, residual_out, *(stride // align for stride in strides))
     options: dict[str, Any] = {"ALIGN": align, "PLUS_ONE": bool(plus_one), "CAST_BEFORE": cast == "before"}
@@ -229,7 +236,7 @@ def rmsnorm_torch(
     cast: str = "after",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """`rmsnorm_fused` as the seven or so PyTorch operations that a model file writes."""
-    _check(x, weight, residual, eps, cast)
+    _check(x, weight, residual, eps, plus_one, cast)
     residual_out = None if residual is None else (x.float() + residual.float()).to(residual.dtype)
     summed = (x if residual_out is None else residual_out).float()
     normed = summed * torch.rsqrt(summed.square().mean(dim=-1, keepdim=True) + eps)
@@ -240,7 +247,8 @@ def rmsnorm_torch(
 def reference(
     x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None, eps: float, plus_one: int, cast: str
 ) -> dict[str, torch.Tensor | None]:
-    """The formula in fp64, with the roundings that it names."""
+    """The formula in fp64, with the roundings that it names. Raises ValueError for options that no variant takes."""
+    _check_options(eps, plus_one, cast)
     summed = x.double() if residual is None else (x.double() + residual.double()).to(residual.dtype).double()
     normed = summed / torch.sqrt(summed.square().mean(dim=-1, keepdim=True) + eps)
     if cast == "before":

@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from harness import Case, Inputs, Kernel, Tolerance, Traffic, Variant, device_properties
 from kernels._lib.arguments import FLOATS, ITEM_BYTES, check, refuse
-from kernels._lib.rows import ROW_LIMIT, common_alignment, load_block, plan_rows, store_block
+from kernels._lib.rows import ROW_LIMIT, check_eps, common_alignment, load_block, plan_rows, row_stride, store_block
 
 LOADS = 2
 """16-byte loads a lane of x, and of its gate. With four of each, ptxas puts loads of x behind the sigmoids, to save registers."""
@@ -90,6 +90,13 @@ def rmsnorm_gated_rows(
         store_block(p_y + i_m * N + o_n, b_y, mask, IS_RAGGED_M or (i + 1) * BLOCK > N)
 
 
+def _check_options(eps: float, activation: str) -> None:
+    """What variants and reference ask of the options alike. Raises ValueError."""
+    check_eps("rmsnorm_gated", eps)
+    if activation not in ("silu", "sigmoid"):
+        raise refuse("rmsnorm_gated", f"activation={activation!r}", "use 'silu' or 'sigmoid'")
+
+
 def _check(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float, activation: str) -> None:
     """Refuse what the kernel does not take, with a ValueError that says what was given and what to give."""
     if x.dim() != 2 or not 1 <= x.shape[1] <= ROW_LIMIT:
@@ -97,17 +104,14 @@ def _check(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
     check("rmsnorm_gated", "x", x, x.shape, FLOATS, x.device)
     check("rmsnorm_gated", "gate", gate, x.shape, (x.dtype,), x.device)
     check("rmsnorm_gated", "weight", weight, x.shape[1:], (x.dtype,), x.device, contiguous=True)
-    if activation not in ("silu", "sigmoid"):
-        raise refuse("rmsnorm_gated", f"activation={activation!r}", "use 'silu' or 'sigmoid'")
-    if not eps >= 0:
-        raise refuse("rmsnorm_gated", f"eps={eps}", "it must be 0 or more")
+    _check_options(eps, activation)
 
 
 def rmsnorm_gated(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, activation: str = "silu") -> torch.Tensor:
     """Norm and gate in one launch: y (M, N), contiguous, x's dtype. Tensors: see the module.
 
     Args:
-        eps: added to the mean square.
+        eps: added to the mean square, 0 or more.
         activation: `silu` or `sigmoid`, of the gate.
 
     Raises:
@@ -118,15 +122,15 @@ def rmsnorm_gated(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps
     y = x.new_empty((m, n))
     if m == 0:
         return y
-    align = common_alignment(x.stride(0), gate.stride(0))
+    strides = (row_stride(x), row_stride(gate))
+    align = common_alignment(*strides)
     plan = plan_rows(m, n, x.element_size(), device_properties(), LOADS)
     rmsnorm_gated_rows[(triton.cdiv(m, plan.rows),)](
         x,
         gate,
         weight,
         y,
-        x.stride(0) // align,
-        gate.stride(0) // align,
+        *(stride // align for stride in strides),
         m,
         eps,
         N=n,
@@ -157,7 +161,8 @@ def rmsnorm_gated_torch(
 
 
 def reference(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float, activation: str) -> dict[str, torch.Tensor]:
-    """The formula in fp64."""
+    """The formula in fp64. Raises ValueError for options that no variant takes."""
+    _check_options(eps, activation)
     x, gate = x.double(), gate.double()
     act = torch.sigmoid(gate) * (gate if activation == "silu" else 1.0)
     return {"y": x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight.double() * act}

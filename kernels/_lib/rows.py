@@ -1,14 +1,16 @@
-"""What kernels over the rows of a matrix share: access that is masked only where a shape needs it, and a norm's launch plan."""
+"""What kernels over the rows of a matrix share: strides, access that is masked where a shape needs it, a norm's eps and launch plan."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import torch
 import triton
 import triton.language as tl
 
 from harness import DeviceProperties
+from kernels._lib.arguments import refuse
 from kernels._lib.numerics import rounded
 
 ROW_LIMIT = 16384
@@ -30,6 +32,11 @@ def store_block(p, b, mask, IS_MASKED: tl.constexpr):
         tl.store(p, rounded(b, p.dtype.element_ty))
 
 
+def row_stride(matrix: torch.Tensor) -> int:
+    """From one row of a matrix to the next; the length of a lone row, whose stride means nothing and must not cost it an alignment."""
+    return matrix.stride(0) if matrix.shape[0] > 1 else matrix.shape[1]
+
+
 def common_alignment(*strides: int) -> int:
     """The largest power of two, 16 at most, that divides every stride.
 
@@ -37,6 +44,12 @@ def common_alignment(*strides: int) -> int:
     stride; Triton alone sees it for multiples of 16 only.
     """
     return math.gcd(16, *strides)
+
+
+def check_eps(kernel: str, eps: float) -> None:
+    """Refuse an eps that is no int or float, or not 0 or more. Raises ValueError."""
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps >= 0:
+        raise refuse(kernel, f"eps={eps!r}", "give an int or float, 0 or more")
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,19 @@ def test_rows_may_lie_apart_and_what_is_between_is_not_read(call: Call, gaps: tu
     assert torch.equal(product(x, W), call(apart(x, gaps[0]), apart(W, gaps[1])))
 
 
+@pytest.mark.parametrize("variant", ["gemv", "gemm"])
+def test_lone_rows_are_as_aligned_as_they_are_long(
+    kernel: Kernel, module: ModuleType, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    found: list[int] = []
+    align = module.common_alignment
+    monkeypatch.setattr(module, "common_alignment", lambda *strides: found.append(align(*strides)) or found[-1])
+    x, rows_of_w = integers(1, 208, "bf16"), integers(4, 208, "bf16", seed=2)
+    for W in (rows_of_w, rows_of_w[:1], apart(rows_of_w[:1], 3)):
+        assert torch.equal(product(x, W), kernel.variant(variant).call(apart(x, 1), W))
+    assert [16, 16, 16] == found
+
+
 @pytest.mark.parametrize("variant", TRITON)
 def test_row_may_start_past_two_to_the_31_elements(kernel: Kernel, variant: str) -> None:
     # The pages in between are never touched, so they take no memory. A 32-bit product of index and stride would fault.
@@ -268,6 +281,25 @@ def test_gemm_plan_covers_every_column_once_and_fits_shared_memory(
         assert min(m, 64) <= plan.block_m
         assert is_split or 1 == plan.splits
         assert not is_split or plan.splits > 1 or k <= 7 * plan.block_k
+
+
+LONG_ROWS = {"a power of two": 1 << 20, "no whole number of blocks": 999_999, "no divisor in reach": 1021 * 1024}
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@pytest.mark.parametrize("k", LONG_ROWS.values(), ids=LONG_ROWS)
+def test_splits_are_few_however_long_and_few_the_rows(module: ModuleType, gpu: DeviceProperties, k: int) -> None:
+    gemv, gemm = module.plan_gemv(1, 1, k, 2, True, gpu), module.plan_gemm(16, 1, k, 2, 16, True, gpu)
+    for splits, columns in ((gemv.splits, gemv.steps * gemv.chunks * gemv.block), (gemm.splits, gemm.steps * gemm.block_k)):
+        assert 32 < splits <= module.LARGEST_SPLITS
+        assert (splits - 1) * columns < k <= splits * columns
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_the_most_splits_are_out_of_reach_of_the_cases(module: ModuleType, kernel: Kernel, gpu: DeviceProperties) -> None:
+    for m, n, k, item in sizes(kernel):
+        assert module.plan_gemv(m, n, k, item, True, gpu).splits < module.LARGEST_SPLITS
+        assert module.plan_gemm(m, n, k, item, 16, True, gpu).splits < module.LARGEST_SPLITS
 
 
 GEMV_ROWS = {

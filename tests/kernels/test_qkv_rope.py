@@ -342,6 +342,55 @@ def test_rotation_may_reach_past_two_to_the_31_elements(kernel: Kernel) -> None:
     assert same_bits(inputs["k"], far["k"])
 
 
+class Recorder:
+    """A kernel that notes the strides that it is launched with."""
+
+    def __init__(self, kernel: Any, names: tuple[str, ...]) -> None:
+        self.kernel, self.names, self.found = kernel, names, list[dict[str, int]]()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            given = dict(zip(self.kernel.arg_names, arguments, strict=False))
+            self.found.append({name: given[name] for name in self.names})
+            self.kernel[grid](*arguments, **constants)
+
+        return launch
+
+
+def test_stride_of_a_lone_row_of_x_is_its_length(kernel: Kernel, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(module._qkv_rope, ("stride_x", "stride_w"))
+    monkeypatch.setattr(module, "_qkv_rope", recorder)
+    inputs = kernel.make_inputs(case(M=1, K=32, Hq=1), Generator(16))
+    wide = torch.nn.functional.pad(inputs["x"], (0, 1))[:, :32]
+    for expected, actual in zip(module.qkv_rope(**inputs), module.qkv_rope(**{**inputs, "x": wide}), strict=True):
+        assert same_bits(expected, actual)
+    assert [{"stride_x": 32, "stride_w": 32}] * 2 == recorder.found
+
+
+LONE_AXES = {
+    "one token, dense": ((1, 2), (32, 16), (32, 16)),
+    "one token": ((1, 2), (33, 16), (32, 16)),
+    "one token of a packed buffer": ((1, 2), (64, 16), (64, 16)),
+    "one head": ((2, 1), (32, 17), (32, 16)),
+    "one head of one token": ((1, 1), (5, 3), (16, 16)),
+    "several of both": ((2, 2), (35, 17), (35, 17)),
+}
+
+
+@pytest.mark.parametrize(("shape", "strides", "expected"), LONE_AXES.values(), ids=LONE_AXES)
+def test_strides_that_mean_nothing_hide_no_alignment(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], strides: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    recorder = Recorder(module._rope_in_place, ("stride_q", "stride_q_head"))
+    monkeypatch.setattr(module, "_rope_in_place", recorder)
+    q = torch.zeros(200).as_strided((*shape, 16), (*strides, 1)).copy_(Generator(17).uniform((*shape, 16)))
+    dense, k = q.clone(memory_format=torch.contiguous_format), torch.zeros(shape[0], 1, 16)
+    for heads in (dense, q):
+        module.rope(heads, k, torch.arange(1, shape[0] + 1), torch.ones(4))
+    assert same_bits(dense, q)
+    assert expected == tuple(recorder.found[1].values())
+
+
 def test_arrivals_are_left_zero_and_made_where_there_are_none(kernel: Kernel) -> None:
     fused = kernel.variant("fused").call
     inputs = kernel.make_inputs(case(M=3, Hq=1, K=8), Generator(20))
@@ -441,6 +490,130 @@ def test_rotation_refuses(turn: Call, change: dict[str, Any], message: str) -> N
     }
     with pytest.raises(ValueError, match=f"qkv_rope: .*{message}"):
         turn(**{**given, **change})
+
+
+OVERLAPS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "one head for all": ((1, 2, 4), (4, 0, 1)),
+    "one token for all": ((3, 1, 4), (0, 4, 1)),
+    "one value shared by heads": ((1, 2, 4), (8, 3, 1)),
+    "one value shared by tokens": ((3, 2, 4), (7, 4, 1)),
+    "a sliding window": ((3, 2, 4), (4, 4, 1)),
+    "heads that meet far apart": ((5, 3, 4), (12, 23, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+@pytest.mark.parametrize(("shape", "strides"), OVERLAPS.values(), ids=OVERLAPS)
+def test_rotation_refuses_heads_that_overlap(turn: Call, shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> None:
+    heads = {"q": torch.ones(shape), "k": torch.ones(shape)}
+    heads[name] = torch.ones(200).as_strided(shape, strides)
+    before = heads[name].clone()
+    with pytest.raises(ValueError, match=rf"qkv_rope: {name} has shape .*strides .*must not overlap, call \.contiguous\(\)"):
+        turn(**heads, positions=torch.ones(shape[0], dtype=torch.int32), inv_freq=torch.ones(1), table="fp32")
+    assert same_bits(before, heads[name])
+
+
+Parts = tuple[torch.Tensor, torch.Tensor]
+SHARED: dict[str, Callable[[torch.Tensor], Parts]] = {
+    "q twice": lambda b: (b, b),
+    "another view": lambda b: (b[:, :4], b[:, :4].view(3, 4, 8)),
+    "a head too many": lambda b: (b[:, :5], b[:, 4:]),
+    "heads of one token": lambda b: (b[:1, :4], b[:1, 3:]),
+    "heads in turn, but one": lambda b: (b[:, :5:2], b[:, 1:4]),
+    "half a head": lambda b: (b.flatten()[:96].view(3, 4, 8), b.flatten()[92:116].view(3, 1, 8)),
+    "tokens of another stride": lambda b: (b.view(9, 2, 8)[::3], b.view(9, 2, 8)[6:, :1]),
+}
+
+
+@pytest.mark.parametrize("swap", [False, True], ids=["q first", "k first"])
+@pytest.mark.parametrize("parts", SHARED.values(), ids=SHARED)
+def test_rotation_refuses_q_and_k_that_share_memory(turn: Call, parts: Callable[[torch.Tensor], Parts], swap: bool) -> None:
+    buffer = torch.ones(3, 6, 8)
+    q, k = reversed(parts(buffer)) if swap else parts(buffer)
+    with pytest.raises(ValueError, match=r"qkv_rope: q and k share memory: .*call \.clone\(\)"):
+        turn(q=q, k=k, positions=torch.ones(len(q), dtype=torch.int32), inv_freq=torch.ones(1), table="fp32")
+    assert same_bits(torch.ones(3, 6, 8), buffer)
+
+
+APART: dict[str, Callable[[torch.Tensor], Parts]] = {
+    "packed by token": lambda b: (b[:, :4], b[:, 4:5]),
+    "packed by token, k first": lambda b: (b[:, 2:], b[:, :2]),
+    "one token": lambda b: (b[:1, :4], b[:1, 4:]),
+    "q and gate in turn, then k": lambda b: (b[:, :4:2], b[:, 4:5]),
+    "q, k and v in turn": lambda b: (b[:, ::3], b[:, 1::3]),
+    "two of q, then k": lambda b: (b.view(3, 2, 3, 8)[:, :, :2].flatten(1, 2), b[:, 2::3]),
+    "heads before tokens": lambda b: (b.view(6, 3, 8)[:4].transpose(0, 1), b.view(6, 3, 8)[4:].transpose(0, 1)),
+    "tokens in turn": lambda b: (b.view(9, 2, 8)[::3], b.view(9, 2, 8)[1::3]),
+    "tokens of another stride": lambda b: (b.view(9, 2, 8)[::3], b.view(9, 2, 8)[1:3].view(2, 2, 8)),
+    "widths in turn": lambda b: (b.view(3, 3, 16)[..., :8], b.view(3, 3, 16)[..., 8:]),
+    "strides that interlock": lambda b: (b.flatten().as_strided((2, 2, 8), (30, 20, 1)), b.flatten().as_strided((2, 1, 8), (66, 8, 1), 58)),
+}
+
+
+@pytest.mark.parametrize("swap", [False, True], ids=["q first", "k first"])
+@pytest.mark.parametrize("parts", APART.values(), ids=APART)
+def test_rotation_takes_views_of_one_buffer_that_do_not_meet(turn: Call, parts: Callable[[torch.Tensor], Parts], swap: bool) -> None:
+    q, k = parts(Generator(23).uniform((3, 6, 8)))
+    tokens = min(len(q), len(k))
+    q, k = (k[:tokens], q[:tokens]) if swap else (q[:tokens], k[:tokens])
+    alone = {"q": q.clone(), "k": k.clone()}
+    common = {"positions": torch.arange(1, tokens + 1), "inv_freq": torch.ones(2), "table": "fp32"}
+    turn(q=q, k=k, **common)
+    turn(**alone, **common)
+    assert same_bits(alone["q"], q)
+    assert same_bits(alone["k"], k)
+
+
+def test_rotation_refuses_exactly_what_shares_an_element(module: ModuleType) -> None:
+    spot, chosen = Generator(24).integers((4000, 9), 0, 1 << 20).tolist(), ((0, 2, 3, 4, 5, 8, 9, 12, 25), (2, 3, 4, 6, 10, 20))
+    buffer = torch.zeros(400)
+    counts = {False: 0, True: 0}
+    for draw in spot:
+        tokens, width = 1 + draw[0] % 4, 2 + draw[1] % 3
+        parts = []
+        for d in (draw[2:5], draw[5:8]):
+            of_token, of_head = chosen[0][d[0] % 9], chosen[1][d[1] % 6]
+            parts.append(buffer.as_strided((tokens, 1 + d[2] % 3, width), (of_token, of_head, 1), d[2] // 3 % (90 * (draw[8] % 2) + 1)))
+        inner, seen = [len(set(t)) < len(t) for t in map(elements, parts)], [set(elements(t)) for t in parts]
+        assert inner == [module._heads_overlap(t) for t in parts], draw
+        if not any(inner):
+            shared = not seen[0].isdisjoint(seen[1])
+            assert shared == module._share_memory(*parts), draw
+            counts[shared] += 1
+    assert min(counts.values()) > 200
+
+
+def elements(heads: torch.Tensor) -> list[int]:
+    """Where in the storage each value of a tensor lies."""
+    index = torch.arange(heads.untyped_storage().nbytes() // heads.element_size())
+    found: list[int] = index.as_strided(heads.shape, heads.stride(), heads.storage_offset()).flatten().tolist()
+    return found
+
+
+def test_rotation_without_memory_is_compared_by_strides_alone(module: ModuleType) -> None:
+    q, k = torch.zeros(2, 2, 16, device="meta"), torch.zeros(2, 1, 16, device="meta")
+    module._check_heads(q, k)
+    with pytest.raises(ValueError, match="k has shape"):
+        module._check_heads(q, k[:1].expand(2, 1, 16))
+
+
+OPTION_REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "no table": ({"table": None}, "table=None: use 'fp32' or 'bf16'"),
+    "table as a flag": ({"table": True}, "table=True"),
+    "query heads as text": ({"Hq": "2"}, "Hq='2', Hkv=1: give two ints, at least one head of each kind"),
+    "query heads as a float": ({"Hq": 2.0}, r"Hq=2\.0"),
+    "query heads as a flag": ({"Hq": True}, "Hq=True"),
+    "key heads below zero": ({"Hkv": -1}, "Hkv=-1"),
+    "no number of key heads": ({"Hkv": None}, "Hkv=None"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), OPTION_REFUSALS.values(), ids=OPTION_REFUSALS)
+def test_variants_and_reference_refuse_the_same_options(kernel: Kernel, layer: Call, change: dict[str, Any], message: str) -> None:
+    inputs = {**kernel.make_inputs(case(), Generator(25)), **change}
+    for call in (layer, kernel.reference):
+        with pytest.raises(ValueError, match=f"qkv_rope: .*{message}"):
+            call(**inputs)
 
 
 # Cost model

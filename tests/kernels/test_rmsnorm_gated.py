@@ -148,6 +148,16 @@ def test_strided_rows_equal_contiguous_ones_and_the_padding_is_not_read(kernel: 
     assert same_bits(fused(x, gate, weight), fused(wide_x, wide_gate, weight))
 
 
+def test_a_lone_row_is_as_aligned_as_it_is_long(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    align = module.common_alignment
+    monkeypatch.setattr(module, "common_alignment", lambda *strides: found.append(align(*strides)) or found[-1])
+    x, gate, weight = rows(1, 5000), rows(1, 5000, seed=2), rows(1, 5000, seed=3)[0]
+    wide_x, wide_gate = (torch.nn.functional.pad(row, (0, gap))[:, :5000] for row, gap in ((x, 1), (gate, 3)))
+    assert same_bits(module.rmsnorm_gated(x, gate, weight), module.rmsnorm_gated(wide_x, wide_gate, weight))
+    assert [8, 8] == found
+
+
 def test_rows_may_start_past_two_to_the_31_elements(kernel: Kernel) -> None:
     # The pages between the rows are never touched, so they take no memory. A 32-bit offset would fault.
     stride, ones = 2**31 + 64, torch.ones(64, dtype=torch.float16)
@@ -164,6 +174,17 @@ def test_no_rows_give_no_rows(call: Call) -> None:
 
 # Refusals
 
+OPTION_REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "activation": ({"activation": "tanh"}, "activation='tanh': use 'silu' or 'sigmoid'"),
+    "negative eps": ({"eps": -1.0}, r"eps=-1\.0"),
+    "eps that is no number": ({"eps": float("nan")}, "eps=nan"),
+    "activation as a flag": ({"activation": True}, "activation=True"),
+    "eps as text": ({"eps": "a"}, "eps='a': give an int or float, 0 or more"),
+    "no eps": ({"eps": None}, "eps=None"),
+    "eps as a flag": ({"eps": True}, "eps=True"),
+    "eps as a tensor": ({"eps": torch.tensor(1e-6)}, "eps=tensor"),
+}
+
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "dtype": ({"x": rows(2, 8).double()}, r"x has .*float64: give .*float32"),
     "one axis": ({"x": rows(2, 8)[0]}, r"x has shape \(8,\).*flattened"),
@@ -176,9 +197,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "gate on another device": ({"gate": rows(2, 8).to("meta")}, "gate is on meta: move it to cpu"),
     "weight of another length": ({"weight": torch.ones(7)}, r"weight has shape \(7,\).*\(8,\)"),
     "strided weight": ({"weight": torch.ones(16)[::2]}, r"weight has strides \(2,\)"),
-    "activation": ({"activation": "tanh"}, "activation='tanh': use 'silu' or 'sigmoid'"),
-    "negative eps": ({"eps": -1.0}, r"eps=-1\.0"),
-    "eps that is no number": ({"eps": float("nan")}, "eps=nan"),
+    **OPTION_REFUSALS,
 }
 
 
@@ -186,6 +205,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 def test_refuses(call: Call, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(**{"x": rows(2, 8), "gate": rows(2, 8), "weight": torch.ones(8), **change})
+
+
+@pytest.mark.parametrize(("change", "message"), OPTION_REFUSALS.values(), ids=OPTION_REFUSALS)
+def test_reference_refuses_the_options_that_variants_refuse(kernel: Kernel, change: dict[str, Any], message: str) -> None:
+    given = {"x": rows(2, 8), "gate": rows(2, 8), "weight": torch.ones(8), "eps": 1e-6, "activation": "silu"}
+    with pytest.raises(ValueError, match=f"rmsnorm_gated: {message}"):
+        kernel.reference(**{**given, **change})
 
 
 # Cost model
