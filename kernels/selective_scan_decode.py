@@ -1,7 +1,7 @@
 """Selective scan of Mamba-1, one decode step: the recurrent state, addressed by slot, moves on by one token.
 
     dt = softplus(dt + dt_bias)              bias and softplus are optional, in this order
-    dA = exp(dt*A);  h' = dA*h + (dt*B)*x    softplus(x) = x if x > 20 else log(1 + exp(x))
+    dA = exp(dt*A);  h' = dA*h + (dt*x)*B    softplus(x) = x if x > 20 else log(1 + exp(x))
     y = sum_n C[n]*h'[n]
     y += D*x                                 optional
     y *= silu(z)                             optional
@@ -21,7 +21,8 @@ nothing: it is meant for one row a slot.
 
 Numerics: everything is computed in fp32, and y is taken from h' before that is rounded for storage. log(1 + e) is computed as
 log(w)*e/(w - 1) with w = 1 + e (Kahan's log1p), since the plain form keeps three digits of a step of 0.001. What is left of the error
-is the rounding of y to its dtype and of the state to its own, so each has its own limit.
+is the rounding of y to its dtype and of the state to its own, so each has its own limit. Products are taken in the order written: dt*x
+comes first, once a channel, and where that is too large for fp32 no small B makes h' finite again.
 
 A step that is so large that exp(dt*A) is 0 forgets the state, one so small that it is 1 keeps it, bit for bit in fp32. NaN or inf in x, dt,
 z, D, A, dt_bias or the state reaches its channel of its row alone (A, D and dt_bias: of every row), in B or C every channel of its row; as
@@ -98,7 +99,10 @@ def _selective_scan_decode(
         b_dt = softplus(b_dt)
     b_h = tl.exp(b_dt[:, :, None] * b_A[None, :, :]) * b_h + (b_dt * b_x)[:, :, None] * b_B[:, None, :]
     tl.store(p_new_state + slots * stride_new_slot + o_dn[None, :, :], rounded(b_h, p_new_state.dtype.element_ty), mask=in_tile)
-    b_y = tl.sum(b_h * b_C[:, None, :], 2)
+    b_terms = b_h * b_C[:, None, :]
+    if N != BN:  # an infinite step or x makes NaN of the zeros beyond N
+        b_terms = tl.where(in_n[:, None, :], b_terms, 0.0)
+    b_y = tl.sum(b_terms, 2)
     if p_D is not None:
         b_y += b_D * b_x
     if p_z is not None:
@@ -143,13 +147,13 @@ def _check(x: torch.Tensor, state: torch.Tensor, **others: torch.Tensor | None) 
 def plan_tile(batch: int, d_inner: int, BN: int) -> tuple[int, int]:
     """Batch rows and rows of A in the tile of one program.
 
-    LANE_VALUES of a state for each lane, halved, down to four, while the device has multiprocessors to spare. Batch rows
-    share a program, and the part of A that it holds, while there are as many programs as multiprocessors can hold.
+    LANE_VALUES of a state for each lane, halved, down to four, while the device has multiprocessors to spare; one row of A at
+    least. Batch rows share a program, and the part of A that it holds, while there are as many programs as multiprocessors can hold.
     """
     device = device_properties()
     lanes = max(device.warp_size, 32)
     d = max(1, min(triton.next_power_of_2(d_inner), LANE_VALUES * lanes // BN))
-    while batch * triton.cdiv(d_inner, d) < 2 * device.multiprocessors and d * BN >= 8 * lanes:
+    while d > 1 and d * BN >= 8 * lanes and batch * triton.cdiv(d_inner, d) < 2 * device.multiprocessors:
         d //= 2
     rows, programs = 1, batch * triton.cdiv(d_inner, d)
     while rows < MOST_ROWS and batch % (2 * rows) == 0 and programs // (2 * rows) >= RESIDENT_PROGRAMS * device.multiprocessors:
@@ -242,7 +246,7 @@ def _step(
     if softplus:
         dt = functional.softplus(dt)
     dA = torch.exp(dt[:, :, None] * A)
-    h = dA * h + (dt[:, :, None] * B[:, None, :]) * x[:, :, None]
+    h = dA * h + (dt * x)[:, :, None] * B[:, None, :]
     y = (C[:, None, :] * h).sum(-1)
     if D is not None:
         y = y + D.to(dtype) * x

@@ -288,12 +288,14 @@ def silu_mlp_elementwise(gate: torch.Tensor, up: torch.Tensor | None = None, x: 
     return _silu_mul(functional.linear(x, gate), None if up is None else functional.linear(x, up))
 
 
-def silu_mlp_fused_gemv(gate: torch.Tensor, up: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+def silu_mlp_fused_gemv(gate: torch.Tensor, up: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor:
     """y (M, N) from x and the weights in one launch that reads each weight once. Tensors: see the module.
 
     Raises:
-        ValueError: more than LARGEST_M rows of x, or a shape, stride or dtype that the module's table does not allow.
+        ValueError: no x, more than LARGEST_M rows of it, or a shape, stride or dtype that the module's table does not allow.
     """
+    if x is None:
+        raise refuse("silu_mlp", "x is None", "fused_gemv needs x (M, K) for its products, use elementwise for gate and up of (M, N)")
     m, n = _check(gate, up, x)
     if m > LARGEST_M:
         raise refuse("silu_mlp", f"x has {m} rows", f"fused_gemv takes up to {LARGEST_M}, use elementwise after two products")

@@ -231,9 +231,12 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "column stride of x": ({"x": torch.zeros(2, 16)[:, ::2]}, r"x has strides \(16, 2\).*contiguous"),
     "W transposed": ({"W": torch.zeros(8, 4).T}, r"W has strides \(1, 4\).*contiguous"),
     "another device": ({"W": torch.zeros(4, 8, device="meta")}, r"W is on meta.*cpu"),
-    "no index": ({"k": 0}, "k=0: give 1 to 4"),
-    "more indices than the vocabulary has": ({"k": 5}, "k=5: give 1 to 4, with N=4"),
-    "more indices than a tile finds": ({"k": 9, "W": torch.zeros(20, 8)}, "k=9: give 1 to 8, with N=20"),
+    "no index": ({"k": 0}, "k=0: give an int, 1 to 4"),
+    "more indices than the vocabulary has": ({"k": 5}, "k=5: give an int, 1 to 4, with N=4"),
+    "more indices than a tile finds": ({"k": 9, "W": torch.zeros(20, 8)}, "k=9: give an int, 1 to 8, with N=20"),
+    "a float of indices": ({"k": 2.0}, r"k=2\.0: give an int, 1 to 4, with N=4"),
+    "a flag for indices": ({"k": True}, "k=True: give an int, 1 to 4, with N=4"),
+    "None for indices": ({"k": None}, "k=None: give an int, 1 to 4, with N=4"),
 }
 
 
@@ -327,7 +330,7 @@ def test_meta_inputs_have_the_shapes_strides_and_dtypes_of_real_ones(kernel: Ker
 def test_plan_fits_shared_memory_and_leaves_room_for_a_second_program(module: ModuleType, kernel: Kernel, gpu: DeviceProperties) -> None:
     for case in kernel.cases:
         item = torch_dtype(case.dtype).itemsize
-        plan = module.plan_tiles(case.M, case.N, item, 16, gpu)
+        plan = module.plan_tiles(case.M, case.N, case.k, item, 16, gpu)
         step = (plan.block_m + plan.block_n) * plan.block_k * item
         assert plan.stages * step <= gpu.shared_bytes_per_block
         assert 2 <= plan.stages
@@ -336,13 +339,17 @@ def test_plan_fits_shared_memory_and_leaves_room_for_a_second_program(module: Mo
 
 
 TILES = {
-    "many waves take the tallest tiles": ((16, 248320), {"small": 64, "large": 128, "wave64": 64}),
-    "a small vocabulary is spread over all multiprocessors": ((1, 4096), {"small": 64, "large": 16, "wave64": 16}),
+    "many waves take the tallest tiles": ((16, 248320, 1), {"small": 64, "large": 128, "wave64": 64}),
+    "rows of x that leave registers for all keys, too": ((32, 248320, 8), {"small": 64, "large": 128, "wave64": 64}),
+    "two keys of a full tile fit the registers": ((64, 248320, 2), {"small": 64, "large": 128, "wave64": 64}),
+    "three do not": ((64, 248320, 3), {"small": 64, "large": 64, "wave64": 64}),
+    "nor do those of two full tiles": ((65, 248320, 8), {"small": 64, "large": 64, "wave64": 64}),
+    "a small vocabulary is spread over all multiprocessors": ((1, 4096, 1), {"small": 64, "large": 16, "wave64": 16}),
 }
 
 
 @pytest.mark.parametrize(("shape", "expected"), TILES.values(), ids=TILES)
-def test_rows_of_a_tile(module: ModuleType, shape: tuple[int, int], expected: dict[str, int]) -> None:
+def test_rows_of_a_tile(module: ModuleType, shape: tuple[int, int, int], expected: dict[str, int]) -> None:
     assert expected == {name: module.plan_tiles(*shape, 2, 16, gpu).block_n for name, gpu in GPUS.items()}
 
 
@@ -363,6 +370,7 @@ def test_cases_hold_every_shape_of_the_catalogue(kernel: Kernel) -> None:
     shapes = {(c.M, c.K, c.N) for c in kernel.cases if "model" in c.tags and (c.k, c.dtype) == (1, "bf16")}
     assert {(m, k, n) for m in (1, 4, 16) for k, n in ((5120, 248320), (768, 50280))} <= shapes
     assert {1, 2, 8} <= {c.k for c in kernel.cases if "model" in c.tags}
+    assert (64, 5120, 248320, 8) in {(c.M, c.K, c.N, c.k) for c in kernel.cases}
 
 
 def test_cpu_cases_cover_every_option_and_are_small_enough(kernel: Kernel, module: ModuleType) -> None:
@@ -373,5 +381,5 @@ def test_cpu_cases_cover_every_option_and_are_small_enough(kernel: Kernel, modul
         assert {0, 1} == {c.strided for c in of_dtype}
         assert any("ragged" in c.tags for c in of_dtype)
     for c in cpu:
-        plan = module.plan_tiles(c.M, c.N, torch_dtype(c.dtype).itemsize, 2, device_properties())
+        plan = module.plan_tiles(c.M, c.N, c.k, torch_dtype(c.dtype).itemsize, 2, device_properties())
         assert -(-c.N // plan.block_n) * -(-c.M // plan.block_m) + c.M <= 200, c.key

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -12,6 +13,7 @@ from kernel_testing import GPUS, clone, drift_of, rel_l2, same_bits
 
 from harness import Case, DeviceProperties, Kernel
 from harness.devices.properties import pretend
+from harness.devices.table import Device, load_devices
 from harness.measure.data import Generator, torch_dtype
 
 KERNEL_NAME = "selective_scan_decode"
@@ -81,7 +83,7 @@ def naive_scan(tokens: list[dict[str, Any]], state: torch.Tensor) -> tuple[np.nd
                 step = given["dt"][b, d] + (given["dt_bias"][d] if "dt_bias" in given else 0.0)
                 step = math.log1p(math.exp(step)) if token["softplus"] else step
                 for n in range(N):
-                    h[b, d, n] = math.exp(step * given["A"][d, n]) * h[b, d, n] + step * given["B"][b, n] * given["x"][b, d]
+                    h[b, d, n] = math.exp(step * given["A"][d, n]) * h[b, d, n] + step * given["x"][b, d] * given["B"][b, n]
                     y[t, b, d] += given["C"][b, n] * h[b, d, n]
                 if "D" in given:
                     y[t, b, d] += given["D"][d] * given["x"][b, d]
@@ -236,17 +238,19 @@ def test_nan_reaches_what_the_module_says(kernel: Kernel, step: Step, name: str)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", ["x", "dt", "state"])
-def test_infinity_stays_in_its_channel_as_infinity(kernel: Kernel, step: Step, name: str) -> None:
-    inputs = kernel.make_inputs(case(), Generator(23))
+@pytest.mark.parametrize("N", [16, 5], ids=["whole", "ragged"])
+@pytest.mark.parametrize("name", ["x", "dt", "dt_bias", "state"])
+def test_infinity_stays_in_its_channel_as_infinity(kernel: Kernel, step: Step, name: str, N: int) -> None:
+    inputs = kernel.make_inputs(case(N=N), Generator(23))
     for ones in ("x", "B", "C", "z"):
         inputs[ones].fill_(1.0)
-    inputs[name][(inputs["state_indices"][1], 3, slice(None)) if name == "state" else (1, 3)] = float("inf")
-    if name == "dt":
+    place: dict[str, tuple[Any, ...]] = {"state": (inputs["state_indices"][1], 3, slice(None)), "dt_bias": (3,)}
+    inputs[name][place.get(name, (1, 3))] = float("inf")
+    if name in ("dt", "dt_bias"):
         inputs["state"].zero_()
     y, state = step(inputs)
     hit = torch.zeros(2, 12, dtype=torch.bool)
-    hit[1, 3] = True
+    hit[slice(None) if name == "dt_bias" else 1, 3] = True
     assert torch.equal(hit, y.isposinf())
     assert torch.equal(hit, state[inputs["state_indices"]].isposinf().all(-1))
     assert not y.isnan().any()
@@ -276,6 +280,19 @@ def test_large_steps_are_themselves_and_overflow_nothing_on_the_way(kernel: Kern
     assert y.isfinite().all()
     assert rel_l2(y, expected["y"]) <= 1e-6
     assert rel_l2(state, expected["state"]) <= 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("x", "B", "expected"), [(1e20, 1e-30, math.inf), (1e-30, 1e20, 1e20)], ids=["step times x overflows", "step times B would"]
+)
+def test_step_times_x_is_taken_before_B(kernel: Kernel, step: Step, x: float, B: float, expected: float) -> None:
+    inputs = kernel.make_inputs(case(dt_bias=0, softplus=0, D_term=0, z=0), Generator(26))
+    inputs["dt"].fill_(1e30)
+    inputs["x"].fill_(x)
+    inputs["B"].fill_(B)
+    _, state = step(inputs)
+    assert torch.allclose(torch.full_like(state, expected), state, rtol=1e-6)
 
 
 # Rows, slots, strides
@@ -509,6 +526,27 @@ def test_plan(module: ModuleType, shape: tuple[int, int, int], expected: dict[st
         with pretend(gpu):
             found[name] = module.plan_tile(*shape)
     assert expected == found
+
+
+@pytest.mark.parametrize("device", load_devices().values(), ids=load_devices())
+def test_every_shape_has_a_tile_on_every_device(module: ModuleType, device: Device) -> None:
+    lanes = max(device.properties.warp_size, 32)
+    with pretend(device.properties):
+        for batch, d_inner, BN in itertools.product((1, 2, 4, 1024), (1, 3, 16, 4096), (1 << n for n in range(11))):
+            rows, d = module.plan_tile(batch, d_inner, BN)
+            assert batch % rows == 0
+            assert d == 1 or d * BN <= module.LANE_VALUES * lanes
+            assert d >= 1
+
+
+@pytest.mark.parametrize("N", [256, 1000, 1024])
+def test_wide_state_of_few_channels(kernel: Kernel, step: Step, N: int) -> None:
+    inputs = kernel.make_inputs(case(B=1, D=3, N=N), Generator(27))
+    expected = kernel.reference(**clone(inputs))
+    y, state = step(inputs)
+    tolerance = kernel.tolerance_of(case())
+    assert rel_l2(y, expected["y"]) <= tolerance.limit("y")
+    assert rel_l2(state, expected["state"]) <= tolerance.limit("state")
 
 
 # The cases

@@ -236,6 +236,12 @@ def test_one_launch_refuses_more_rows_than_a_tile_has(kernel: Kernel) -> None:
         kernel.variant("fused_gemv").call(**operands(17, 8, 4))
 
 
+@pytest.mark.parametrize("up", [rows(4, 8), None], ids=["apart", "packed"])
+def test_one_launch_refuses_a_product_of_nothing(kernel: Kernel, up: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match=r"silu_mlp: x is None: fused_gemv needs x \(M, K\).*use elementwise"):
+        kernel.variant("fused_gemv").call(rows(4, 8), up, None)
+
+
 # Cost model
 
 
