@@ -1,0 +1,111 @@
+"""Whether what a process loaded before a kernel moves the kernel's time: fresh processes that differ in nothing else.
+
+    python benchmarks/placement.py [CELL] [--device NAME] [--times 1]
+
+CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us. Of this one, launches in which the engine's own kernels ran first read
+2.41 us, and those in which they did not 2.07 us. Every process is a fork of one that has imported everything, prints the median of the
+call over a cold ring (us), and has before that run: nothing; one kernel of the engine; all of them; all of them after the call had been
+made once; as much memory as a canary takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from harness.authoring.catalogue import load_kernels
+from harness.authoring.workspace import find_workspace
+from harness.devices.table import load_devices
+from harness.measure.clock import ClockSession, TorchDevice
+from harness.measure.clock.program import make_bench
+from harness.measure.clock.ring import plan_ring
+from harness.measure.clock.set_up import footprint_of
+from harness.measure.subject import Subject
+
+CELL = "causal_conv1d_update/fused/B=1,C=8192,W=4,dtype=bf16"
+SAMPLES, REPETITIONS = 15, 2
+MEMORY = 1 << 30
+
+Before = Callable[[TorchDevice], None]
+
+
+def run_copy(device: TorchDevice) -> None:
+    """Run the engine's first copy."""
+    source = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
+    device.run(device.kernels.copies(source, torch.zeros_like(source))[0])
+
+
+def run_all(device: TorchDevice) -> None:
+    """Run what the first canary and the floors run."""
+    device.run(device.kernels.arithmetic())
+    run_copy(device)
+    device.run(device.kernels.empty((1, 1, 1)))
+
+
+def take_memory(device: TorchDevice) -> None:
+    """Take memory and give it back."""
+    torch.zeros(MEMORY, dtype=torch.uint8, device="cuda")
+    device.release_memory()
+
+
+BEFORE: dict[str, Before] = {
+    "nothing": lambda device: None,
+    "the arithmetic": lambda device: device.run(device.kernels.arithmetic()),
+    "the copy": run_copy,
+    "the empty kernel": lambda device: device.run(device.kernels.empty((1, 1, 1))),
+    "all three": run_all,
+    "memory": take_memory,
+    "nothing, again": lambda device: None,
+}
+
+
+def main() -> None:
+    """Print a line a process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cell", nargs="?", default=CELL)
+    parser.add_argument("--device", default="h200")
+    parser.add_argument("--times", type=int, default=1)
+    options = parser.parse_args()
+    kernel, variant, case = options.cell.split("/", 2)
+    row = load_devices()[options.device]
+    declared = load_kernels(find_workspace(Path.cwd()))[kernel].kernel
+    subject = Subject(declared, variant, declared.case(case), row, "cuda")
+    for _ in range(options.times):
+        for name, before in BEFORE.items():
+            in_a_process(name, lambda before=before: measure(subject, before))
+        in_a_process("all three, after the first call", lambda: measure(subject, BEFORE["nothing"], after=run_all))
+
+
+def in_a_process(name: str, what: Callable[[], float]) -> None:
+    """Fork, measure, tell."""
+    pid = os.fork()
+    if pid == 0:
+        print(f"{what():.3f} us after {name}", flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def measure(subject: Subject, before: Before, after: Before | None = None) -> float:
+    """The median of a call over a cold ring (us)."""
+    device = TorchDevice(subject.device)
+    session = ClockSession(device, seed=11)
+    before(device)
+    plan = plan_ring(footprint_of(subject).touched, device.limits, session.settings.cache_multiples)
+    bench = make_bench(subject, device, plan.slots, session.seed, 8, allocated=plan.slots)
+    bench.prepare()
+    if after is not None:
+        after(device)
+    program = bench.capture(bench.one_pass, REPETITIONS)
+    return statistics.median(session.take(program.replays, program.calls, SAMPLES).samples)
+
+
+if __name__ == "__main__":
+    main()
