@@ -65,8 +65,7 @@ class Timer:
         known = self._known()
         facts = LeaseFacts.from_json(known) if known else LeaseFacts()
         session = ClockSession(TorchDevice(self.device, self.engine_cache), self.seed, facts)
-        if not facts.canaries:  # else the launch before took one when it ended
-            session.note_canary()
+        session.note_canary()
         return session
 
     def __call__(self, subject: Subject) -> Timing:

@@ -37,6 +37,22 @@ class Phases:
         return found
 
 
+@dataclass(frozen=True)
+class Cycled:
+    """A whole cycle, and its phases timed alone.
+
+    Args:
+        step: time of a step of the cycle.
+    """
+
+    step: Sampled
+    phases: Phases
+
+    def unsettled(self) -> Cycled:
+        """These samples, where something else showed that the level shifts."""
+        return Cycled(self.step.unsettled(), Phases(tuple(each.unsettled() for each in self.phases.each)))
+
+
 def time_phases(bench: Bench, session: ClockSession, program: Program, advance: Program) -> Phases:
     """Time every phase with the cursor held still for a sample, the phases in turn.
 

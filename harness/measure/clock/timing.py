@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from harness.authoring.model import Traffic
 from harness.measure.clock.content import dense_bytes
-from harness.measure.clock.cycles import Phases, time_phases
+from harness.measure.clock.cycles import Cycled, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
@@ -26,6 +28,7 @@ from harness.measure.clock.verify import verify, verify_cursor
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
+Figure = TypeVar("Figure", Sampled, Cycled)
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
@@ -95,7 +98,8 @@ class _Beside:
 
 @dataclass
 class _Timing:
-    """The figures of one cell. Everything is captured first, so that the device does not cool down between them.
+    """The figures of one cell. The main one comes first, before anything is captured that only some launches need: what a process
+    did before moves the time of small calls.
 
     Args:
         beside: whether the figures that nothing is judged by are taken.
@@ -108,13 +112,15 @@ class _Timing:
 
     def readings(self) -> list[Reading]:
         """Take every figure."""
-        bench, session = self.bench, self.session
+        bench = self.bench
         bench.prepare()
         self._check_costs()
-        frame = Frame(self.ready, session.floors([grid for grid in bench.grids if grid] or [ONE_PROGRAM]))
         first = bench.capture(bench.one_pass)
         us = self._first_look(first)
-        return self._cycle(frame, first, us) if bench.cycle else self._calls(frame, first, us)
+        return self._cycle(first, us) if bench.cycle else self._calls(first, us)
+
+    def _frame(self) -> Frame:
+        return Frame(self.ready, self.session.floors([grid for grid in self.bench.grids if grid] or [ONE_PROGRAM]))
 
     def _check_costs(self) -> None:
         """Hold compulsory bytes against the tensors of the variant whose bytes they are: the kernel's against its default variant's.
@@ -141,19 +147,16 @@ class _Timing:
         session.check_host([quickest], FIRST_TOLERANCE)
         return statistics.median(us for batch in batches for us in batch.samples)
 
-    def _calls(self, frame: Frame, first: Program, us: float) -> list[Reading]:
+    def _calls(self, first: Program, us: float) -> list[Reading]:
         """A kernel whose calls are all alike."""
         bench, session = self.bench, self.session
         main = self._lengthened(first, us)
-        beside = self._capture_beside(us) if self.beside else None
-        doubled = self._capture_doubled(us)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled = self._cold_calls(main, doubled)
-        if doubled is not None:
-            doubled.release()
+        sampled = self._proved(partial(self._measure_main, main), lambda sampled: sampled.us, main, us)
+        frame = self._frame()
         found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
-        if beside is not None:
-            found += self._measure_beside(beside, frame)
+        if self.beside:
+            found += self._measure_beside(self._capture_beside(us), frame)
             found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
@@ -188,50 +191,48 @@ class _Timing:
             return [skipped(metric, plan.why_not, {"data": self.bench.subject.kernel.data})]
         return self._replayed(metric, program, SERVING, frame, plan.cold)
 
-    def _cycle(self, frame: Frame, first: Program, us: float) -> list[Reading]:
+    def _cycle(self, first: Program, us: float) -> list[Reading]:
         """A kernel whose cost depends on the phase of a cycle."""
         bench, session = self.bench, self.session
         main = bench.capture(bench.pass_over(bench.slots), self._repetitions(us, bench.slots * bench.cycle_length))
         advance = bench.capture((ADVANCE,))
         phase = self._lengthened(first, us)
-        serving = self._capture_serving(us)
-        doubled = self._capture_doubled(us)
         verify_cursor(bench, advance)
         verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled, phases = self._cold_cycles(main, phase, advance, doubled)
-        if doubled is not None:
-            doubled.release()
+        cycle = self._proved(partial(self._measure_cycle, main, phase, advance), lambda cycle: cycle.phases.each[0].us, phase, us)
+        sampled, phases = cycle.step, cycle.phases
+        frame = self._frame()
         found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
         found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
         if self.beside:
-            found += self._measure_serving(serving, frame)
+            found += self._measure_serving(self._capture_serving(us), frame)
             found += self._eager(frame, sampled.us)
         verify(bench, main, session.seed + VERIFIED_AFTER)
         return found
 
-    def _cold_calls(self, main: Program, doubled: Program | None) -> Sampled:
-        """The cold figure; taken again where the proof that it is cold finds another time: what came before a shift is warm-up."""
-        sampled = self._measure_main(main)
-        if self._prove_cold(main, sampled.us, doubled):
-            return sampled
-        sampled = self._measure_main(main)
-        return sampled if self._prove_cold(main, sampled.us, doubled) else sampled.unsettled()
+    def _proved(self, measure: Callable[[], Figure], us_of: Callable[[Figure], float], once: Program, us: float) -> Figure:
+        """A cold figure; taken again where the proof that it is cold finds another time: what came before a shift is warm-up.
 
-    def _cold_cycles(self, main: Program, phase: Program, advance: Program, doubled: Program | None) -> tuple[Sampled, Phases]:
-        """The cold cycle and its phases; taken again as `_cold_calls` does."""
-        sampled, phases = self._measure_cycle(main, phase, advance)
-        if self._prove_cold(phase, phases.each[0].us, doubled):
-            return sampled, phases
-        sampled, phases = self._measure_cycle(main, phase, advance)
-        if self._prove_cold(phase, phases.each[0].us, doubled):
-            return sampled, phases
-        return sampled.unsettled(), Phases(tuple(each.unsettled() for each in phases.each))
+        Args:
+            us_of: the time of a call in the figure that the program `once` takes; `us` is about that.
+        """
+        figure = measure()
+        if not self.ready.proves:
+            return figure
+        doubled = self._capture_doubled(us)
+        if not self._prove_cold(once, us_of(figure), doubled):
+            figure = measure()
+            if not self._prove_cold(once, us_of(figure), doubled):
+                figure = figure.unsettled()
+        if doubled is not None:
+            doubled.release()
+        return figure
 
-    def _measure_cycle(self, main: Program, phase: Program, advance: Program) -> tuple[Sampled, Phases]:
-        sampled = self._measure_main(main)
+    def _measure_cycle(self, main: Program, phase: Program, advance: Program) -> Cycled:
+        step = self._measure_main(main)
         phases = time_phases(self.bench, self.session, phase, advance)
-        self._reconcile(main, sampled.us, [each.us for each in phases.each])
-        return sampled, phases
+        self._reconcile(main, step.us, [each.us for each in phases.each])
+        return Cycled(step, phases)
 
     def _reconcile(self, main: Program, us: float, phase_us: list[float]) -> None:
         """Hold the phases against the cycle; where they disagree, once more with the cycle as it is now: a unit that has come to
@@ -277,9 +278,9 @@ class _Timing:
         return sampled
 
     def _capture_doubled(self, us: float) -> Program | None:
-        """Passes over twice the ring; None where that is proved already or does not fit."""
+        """Passes over twice the ring; None where that does not fit."""
         bench = self.bench
-        if not self.ready.proves or bench.ring.slots < 2 * bench.slots:
+        if bench.ring.slots < 2 * bench.slots:
             return None
         return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
 
@@ -288,7 +289,7 @@ class _Timing:
 
         Args:
             us: what a call took with the ring, by the program `once`.
-            doubled: passes over twice the ring; None where there is nothing to prove, or no room for it.
+            doubled: passes over twice the ring; None where there is no room for it.
 
         Returns:
             Whether the ring still takes that time.
@@ -296,8 +297,6 @@ class _Timing:
         Raises:
             InvalidTiming: what measuring raises, or RingTooSmall.
         """
-        if not self.ready.proves:
-            return True
         limit, now, twice, change = self.session.settings.doubling_limit, us, None, None
         if doubled is not None:
             now, twice = time_in_turn(self.session, (once, doubled), self.bench.reset)

@@ -171,6 +171,27 @@ def test_a_figure_that_moves_again_after_it_was_taken_again_is_not_converged():
     assert (Status.OK, False) == (readings["latency_us"].status, readings["latency_us"].columns["converged"])
 
 
+@pytest.mark.parametrize("kernel", [SCALE, CYCLE], ids=["calls", "cycle"])
+def test_the_main_figure_comes_before_all_that_only_a_first_launch_does(kernel, monkeypatch):
+    _, known_by = measured(kernel, cost_us=phase_cost)
+    captured = {}
+    measure = ClockSession.measure
+
+    def noting(session, *args, **kwargs):
+        captured.setdefault(id(session), list(session.device.captured))
+        return measure(session, *args, **kwargs)
+
+    monkeypatch.setattr(ClockSession, "measure", noting)
+    first, later = (session_on(cost_us=phase_cost) for _ in range(2))
+    for session in (first, later):
+        session.facts = LeaseFacts.from_json(json.loads(json.dumps(known_by.facts.to_json())))
+    first.facts.rings.clear()
+    time_cell(subject_of(kernel), first)
+    time_cell(subject_of(kernel), later, beside=False)
+    assert captured[id(first)] == captured[id(later)]
+    assert len(first.device.captured) > len(later.device.captured) >= len(captured[id(later)])
+
+
 def test_later_launches_of_a_lease_use_the_ring_that_was_proved():
     _, first = measured(SCALE, keeps_oldest=True)
     again = session_on(keeps_oldest=True)
