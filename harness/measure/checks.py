@@ -28,7 +28,7 @@ COMPLEX = "complex tensors are not supported; give the real and the imaginary pa
 
 
 class Defect(StrEnum):
-    """What is wrong with a cell, or (`reference`, `canary`) with the kernel file that should judge it."""
+    """What is wrong with a cell, or (`reference`, `canary`, `cost_model`) with what the kernel file says of it."""
 
     REFERENCE = "reference"
     OUTPUTS = "outputs"
@@ -41,6 +41,7 @@ class Defect(StrEnum):
     UNTOUCHED_SLOT = "untouched_slot"
     TOLERANCE = "beyond_tolerance"
     CANARY = "canary"
+    COST_MODEL = "cost_model"
     NOT_DETERMINISTIC = "not_deterministic"
     CACHED_ANSWER = "cached_answer"
     CHAIN_DIFFERS = "chain_differs"
@@ -50,8 +51,8 @@ class Defect(StrEnum):
 
     @property
     def status(self) -> Status:
-        """`invalid` where the kernel file cannot judge, else `wrong`."""
-        return Status.INVALID if self in (Defect.REFERENCE, Defect.CANARY) else Status.WRONG
+        """`invalid` where the kernel file cannot judge or contradicts itself, else `wrong`."""
+        return Status.INVALID if self in (Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
 
 
 @dataclass(frozen=True)

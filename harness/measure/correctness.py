@@ -17,7 +17,9 @@ import torch
 from harness.authoring.model import Inputs
 from harness.measure.chain import check_chain, stall
 from harness.measure.checks import STRUCTURAL, Defect, Finding, Trial, examine
+from harness.measure.costs import cost_breach
 from harness.measure.data import content_hash
+from harness.measure.extents import returned_bytes
 from harness.measure.guards import Guards, overwrite, poison, unwritten
 from harness.measure.memory import free_bytes, needed_bytes
 from harness.measure.numerics import bit_equal
@@ -147,7 +149,13 @@ def _chained(subject: Subject, first: Proven) -> Finding | None:
         return check_chain(subject, first.trial.before, queue=stall, wait=torch.cuda.synchronize)
 
 
-STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, _other_content, _chained)
+def _costs(subject: Subject, first: Proven) -> Finding | None:
+    """The declared bytes must be such as the tensors allow: GB/s and the ring that makes a call cold follow from them."""
+    breach = cost_breach(subject, first.trial.before, returned_bytes(first.trial.returned))
+    return Finding(Defect.COST_MODEL, breach) if breach else None
+
+
+STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, _other_content, _chained, _costs)
 """Further calls of a variant whose first was right."""
 
 
@@ -155,9 +163,9 @@ def check_correctness(subject: Subject) -> list[Reading]:
     """Prove one cell right or wrong, on inputs of the fixed seed; an exception of the variant is let through.
 
     Returns:
-        One reading a metric: the worst over outputs and mutated tensors in the first call. All are `wrong`, or
-        `invalid` where the kernel file cannot judge, when there is a defect, whose name opens the reason. One reading,
-        `skipped`, where the check does not fit into the device's memory.
+        One reading a metric: the worst over outputs and mutated tensors in the first call. All are `wrong`, or `invalid`
+        where the kernel file cannot judge or contradicts itself, when there is a defect, whose name opens the reason. One
+        reading, `skipped`, where the check does not fit into the device's memory.
     """
     if subject.torch_device == "cuda":
         needed, free = needed_bytes(subject), min(subject.device.usable_memory_bytes, free_bytes())

@@ -26,7 +26,8 @@ Call = Callable[..., Any]
 
 
 def declare(call: Call, *, case: Case | None = None, variant: dict[str, Any] | None = None, **fields: Any) -> Kernel:
-    """A kernel y = 2 x with one variant; `fields` replace what it declares."""
+    """A kernel y = 2 x; `fields` replace what it declares. Its bytes are held against those of the default variant alone, which is
+    another than the one that is checked."""
     case = case or Case(M=4, N=6, dtype="fp32", tags="smoke")
     declared: dict[str, Any] = {
         "axes": ("M", "N"),
@@ -39,8 +40,8 @@ def declare(call: Call, *, case: Case | None = None, variant: dict[str, Any] | N
         "flops": lambda case: 1,
         "name": "toy",
     }
-    variants = {"only": Variant(call, triton=False, **(variant or {}))}
-    return Kernel(variants=variants, default="only", baseline="only", **{**declared, **fields})
+    variants = dict.fromkeys(("only", "default"), Variant(call, triton=False, **(variant or {})))
+    return Kernel(variants=variants, **{"default": "default", "baseline": "only", **declared, **fields})
 
 
 def subject_of(kernel: Kernel, device: str = "cpu") -> Subject:
@@ -365,6 +366,24 @@ class TestTolerance:
         assert outcome(check(lambda x: ids(x, 1), **fields)) == "beyond_tolerance"
 
 
+class TestCosts:
+    """Compulsory bytes that the tensors contradict: invalid, not ok, also where nothing is timed."""
+
+    @pytest.mark.parametrize(
+        ("traffic", "expected"),
+        [
+            (Traffic(96, 96), "ok"),
+            (Traffic(192, 96), "cost_model: traffic reads 192 bytes, and the inputs have 96"),
+            (Traffic(96, 24), "cost_model: traffic writes 24 bytes, and the outputs have 96"),
+        ],
+        ids=["right", "an input twice", "elements for bytes"],
+    )
+    def test_of_the_default_variant_are_held_against_its_tensors(self, traffic: Traffic, expected: str) -> None:
+        readings = check(lambda x: 2 * x, traffic=lambda case: traffic, default="only")
+        assert {expected} == {r.reason or str(r.status) for r in readings}
+        assert {Status.OK if expected == "ok" else Status.INVALID} == {r.status for r in readings}
+
+
 class TestCanary:
     """A case whose tolerance would accept a variant that does nothing proves nothing: invalid, not ok."""
 
@@ -541,7 +560,7 @@ class TestTheTableOfChecks:
 
     @pytest.mark.parametrize("defect", Defect, ids=str)
     def test_blames_the_variant_unless_the_kernel_file_is_at_fault(self, defect: Defect) -> None:
-        expected = Status.INVALID if defect in (Defect.REFERENCE, Defect.CANARY) else Status.WRONG
+        expected = Status.INVALID if defect in (Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
         assert expected is defect.status
 
     def test_reports_the_first_defect_alone(self) -> None:

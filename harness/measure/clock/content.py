@@ -9,6 +9,7 @@ import torch
 
 from harness.authoring.model import Inputs
 from harness.measure.clock.ring import ALIGNMENT
+from harness.measure.extents import extent, tensors_on
 
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -57,19 +58,6 @@ class Group:
         return next(size for size in (8, 4, 2, 1) if self.lead % size == 0 and self.span % size == 0)
 
 
-def tensors_on(inputs: Inputs, device: str) -> dict[str, torch.Tensor]:
-    """The inputs that are tensors on `device`."""
-    kind = torch.device(device).type
-    return {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor) and value.device.type == kind}
-
-
-def extent(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first to its last element."""
-    if tensor.numel() == 0:
-        return 0
-    return (1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))) * tensor.element_size()
-
-
 def offset(tensor: torch.Tensor) -> int:
     """Bytes from the start of a tensor's storage to its first element."""
     return int(tensor.storage_offset()) * tensor.element_size()
@@ -96,9 +84,3 @@ def words(inputs: Inputs, of: Group) -> torch.Tensor:
     assert isinstance(first, torch.Tensor)
     whole = torch.empty(0, dtype=_WORDS[of.word], device=first.device)
     return whole.set_(first.untyped_storage(), offset(first) // of.word, (of.span // of.word,), (1,))
-
-
-def dense_bytes(inputs: Inputs, device: str, only: Sequence[str] | None = None) -> int:
-    """Bytes of the tensors' elements: gaps do not count, and an expanded tensor counts what it expands."""
-    found = tensors_on(inputs, device)
-    return sum(min(t.numel() * t.element_size(), extent(t)) for name, t in found.items() if only is None or name in only)

@@ -16,6 +16,7 @@ from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
 from harness.measure.clock.ring import fit_repetitions, split
 from harness.measure.clock.slots import SlotRing
 from harness.measure.clock.validity import InvalidTiming, Reason
+from harness.measure.extents import returned_bytes
 from harness.measure.subject import Subject
 
 ADVANCE = None
@@ -154,7 +155,7 @@ class Bench:
             returned = device.run(call)
         device.synchronize()
         values = returned if isinstance(returned, tuple) else (returned,)
-        self.output_bytes = sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+        self.output_bytes = returned_bytes(values)
         self._probe(call)
         self.nodes, self.grids = self.probes[-1].nodes, self.probes[-1].grids
         if self.nodes == 0:

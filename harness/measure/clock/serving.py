@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from harness.authoring.model import Inputs, Traffic
 from harness.errors import KernelFileError
-from harness.measure.clock.content import dense_bytes, tensors_on
 from harness.measure.clock.device import Limits
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.program import ADVANCE, Bench, Program
@@ -18,6 +17,7 @@ from harness.measure.clock.ring import Footprint, estimate_bytes, plan_ring
 from harness.measure.clock.settings import ClockSettings
 from harness.measure.clock.validity import Reason
 from harness.measure.data import Generator
+from harness.measure.extents import dense_bytes, tensors_on
 from harness.measure.subject import Subject
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.authoring.model import Inputs
-from harness.measure.clock.content import dense_bytes, group
+from harness.measure.clock.content import group
 from harness.measure.clock.program import Bench, make_bench
 from harness.measure.clock.ring import Footprint, RingPlan, estimate_bytes, footprint, plan_ring
 from harness.measure.clock.serving import ServingPlan, plan_serving
 from harness.measure.clock.session import ClockSession
 from harness.measure.data import Generator
+from harness.measure.extents import dense_bytes
 from harness.measure.subject import Subject
 
 PROGRAMS = 2

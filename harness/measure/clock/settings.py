@@ -36,7 +36,6 @@ class ClockSettings:
         most_growth: most times that a ring which is not cold is enlarged to, in rings that the cache asks for: a power of two.
         doubling_limit: largest change of a cold time when the ring is doubled.
         ceiling_margin: how far above the unit's own bandwidth a time may lie.
-        cost_tolerance: how far a kernel's compulsory bytes may lie outside what its tensors allow, relative.
         host_tolerance: largest disagreement of host and device clock, relative.
         phase_tolerance: largest disagreement of a cycle and its phases, relative.
     """
@@ -63,6 +62,5 @@ class ClockSettings:
     most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05
-    cost_tolerance: float = 0.05
     host_tolerance: float = 0.15
     phase_tolerance: float = 0.03

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 from harness.authoring.model import Traffic
-from harness.measure.clock.content import dense_bytes
 from harness.measure.clock.cycles import Cycled, time_phases
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.facts import RingProof
@@ -23,8 +22,9 @@ from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.serving import capture_serving
 from harness.measure.clock.session import ClockSession
 from harness.measure.clock.set_up import SetUp, set_up
-from harness.measure.clock.validity import InvalidTiming, Reason, RingTooSmall, check_costs, check_doubling, check_peak, check_phases
+from harness.measure.clock.validity import InvalidTiming, Reason, RingTooSmall, check_doubling, check_peak, check_phases
 from harness.measure.clock.verify import verify, verify_cursor
+from harness.measure.costs import cost_breach
 from harness.measure.subject import Reading, Subject
 
 MAIN = "latency_us"
@@ -128,12 +128,9 @@ class _Timing:
         Raises:
             InvalidTiming: cost_model.
         """
-        subject, inputs = self.bench.subject, self.bench.scratch.inputs(0)
-        if subject.variant_name != subject.kernel.default and subject.variant.traffic is None:
-            return
-        device, mutated = subject.torch_device, subject.variant.mutates or ()
-        every, changed = dense_bytes(inputs, device), dense_bytes(inputs, device, mutated)
-        check_costs(subject.traffic, every, self.bench.output_bytes, changed, self.session.settings.cost_tolerance)
+        breach = cost_breach(self.bench.subject, self.bench.scratch.inputs(0), self.bench.output_bytes)
+        if breach is not None:
+            raise InvalidTiming(Reason.COST_MODEL, breach)
 
     def _first_look(self, first: Program) -> float:
         """About how long a call takes (us). Samples are sized by it, so a clock that is far off must be found here.

@@ -87,30 +87,6 @@ def check_peak(us: float, traffic: Traffic, ceilings: Ceilings, margin: float) -
         raise InvalidTiming(Reason.OVER_PEAK, found)
 
 
-def check_costs(traffic: Traffic, inputs: int, outputs: int, mutated: int, tolerance: float) -> None:
-    """Hold a kernel's compulsory bytes against its tensors: none is read twice, every output byte is written, and nothing else but
-    what a call changes in place.
-
-    Less than all inputs may be read: a call need not touch every slot of a state.
-
-    Args:
-        inputs: bytes of the inputs of a call; `outputs` and `mutated` likewise, of what it returns and of what it changes.
-        tolerance: relative.
-
-    Raises:
-        InvalidTiming: cost_model.
-    """
-    if traffic.read_bytes > (1 + tolerance) * inputs:
-        found = f"traffic reads {traffic.read_bytes} bytes, and the inputs have {inputs}"
-    elif traffic.written_bytes < (1 - tolerance) * outputs:
-        found = f"traffic writes {traffic.written_bytes} bytes, and the outputs have {outputs}"
-    elif traffic.written_bytes > (1 + tolerance) * (outputs + mutated):
-        found = f"traffic writes {traffic.written_bytes} bytes, and outputs and mutated inputs have {outputs + mutated}"
-    else:
-        return
-    raise InvalidTiming(Reason.COST_MODEL, found)
-
-
 def check_host_clock(wall_us: float, device_us: float, allowed_us: float, tolerance: float) -> None:
     """Compare what host and device say that the timed replays took.
 

@@ -5,9 +5,10 @@ import torch
 from toys import SCALE, subject_of
 
 from harness import Case
-from harness.measure.clock.content import dense_bytes, group, tensors_on
+from harness.measure.clock.content import group
 from harness.measure.clock.slots import SlotRing
 from harness.measure.data import Generator, content_hash
+from harness.measure.extents import dense_bytes, tensors_on
 from harness.measure.guards import poison, unwritten
 
 

@@ -8,7 +8,6 @@ from harness.measure.clock.ceilings import Ceilings
 from harness.measure.clock.validity import (
     InvalidTiming,
     Reason,
-    check_costs,
     check_doubling,
     check_elapsed,
     check_host_clock,
@@ -57,22 +56,6 @@ def test_five_percent_above_the_units_best_is_allowed(share, expected):
         check_peak(us, traffic, UNIT, 1.05)
     else:
         assert reason_of(check_peak, us, traffic, UNIT, 1.05) is Reason.OVER_PEAK
-
-
-@pytest.mark.parametrize(
-    ("read", "written", "expected"),
-    [(100, 40, None), (30, 40, None), (105, 42, None), (106, 40, "reads"), (100, 37, "writes"), (100, 90, None), (100, 95, "writes")],
-    ids=["all", "some slots", "rounded", "an input twice", "part of an output", "all state", "more than there is"],
-)
-def test_compulsory_bytes_are_held_against_the_tensors(read, written, expected):
-    def check():
-        check_costs(Traffic(read, written), inputs=100, outputs=40, mutated=50, tolerance=0.05)
-
-    if expected is None:
-        check()
-    else:
-        with pytest.raises(InvalidTiming, match=rf"^cost_model: traffic {expected} \d+ bytes, and "):
-            check()
 
 
 @pytest.mark.parametrize(
