@@ -55,6 +55,11 @@ class Status(StrEnum):
         return self in (Status.INFRA, Status.NO_CAPACITY, Status.QUEUE_TIMEOUT, Status.CANCELLED, Status.LOST)
 
 
+def is_simulated(status: str, reason: str | None) -> bool:
+    """Whether a simulated unit answered: nothing was measured, and no unit was there."""
+    return status == Status.SKIPPED and (reason or "").startswith("simulated")
+
+
 def is_left_out(status: str, reason: str | None) -> bool:
     """Whether a cell ended so because its run's budget of time was over before it."""
     return status == Status.CANCELLED and (reason or "").startswith(OVER_BUDGET)
@@ -165,8 +170,8 @@ class Record:
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulated unit answered: nothing was measured, and no unit was there."""
-        return self.status == Status.SKIPPED and (self.reason or "").startswith("simulated")
+        """As `is_simulated`."""
+        return is_simulated(self.status, self.reason)
 
     @property
     def cell(self) -> Cell:

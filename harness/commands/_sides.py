@@ -155,6 +155,12 @@ class Assembler:
             )
         if named.tree.dirty:  # no commit has this code: it is compared as it is
             return named, 0
+        if named.commit == head.commit and head.found is None and not head.dirty:
+            raise Undecided(
+                f"to compare {ref}..{head.ref}",
+                f"both are one commit ({ref} is {named.resolved}, {head.ref} is {head.resolved}), of which there are no results",
+                f"commit the change on a branch and name that, or give this commit results of its own: harness submit --ref {head.ref}",
+            )
         commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
         # a run is never its own baseline
         exclude = head.found.sources if head.found and head.ref.startswith("run:") else frozenset()
@@ -243,9 +249,16 @@ class Assembler:
         in_base, in_head = self._declares(base), self._declares(head)
         wide = list(expected)
         if not narrow and base.code_digest != head.code_digest:
-            reached = {(r.kind, r.device) for r in (head.found.records if head.found else ()) if r.status != Status.NO_CAPACITY}
+            answers = head.found.records if head.found else ()
+            reached = {(r.kind, r.device) for r in answers if r.status != Status.NO_CAPACITY and not r.simulated}
             left_out = {(r.kind, r.cell) for r in records if in_head(r.cell) and (r.kind, r.device) in reached} - asked
             wide += [Expected(cell, kind) for kind, cell in sorted(left_out)]
+            if left_out and head.found and head.found.runs:
+                ran = ", ".join(sorted({f"--matrix {run['matrix']}" for run in head.found.runs}))
+                self.notes.append(
+                    f"{len(left_out)} cells of base were left out of head's runs ({ran}) and are missing, whether head changes their "
+                    "kernels or not: diff with one of these matrices compares it alone"
+                )
             asked |= left_out
         kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from harness.commands import _options
+from harness.commands import _dispatchers, _options
 
 
 @click.group(
@@ -22,6 +22,7 @@ def command(context: click.Context, address: str | None, output: str) -> None:
         return
     if address is None:
         raise click.UsageError("give --address HOST:PORT; `harness fleet up --simulate DEVICES` starts a fleet to try things on")
+    _dispatchers.check_address(address)
     from harness.dispatch.ray.dispatcher import RayDispatcher
 
     dispatcher = RayDispatcher(address)
@@ -47,6 +48,7 @@ def up(devices: str) -> None:
 
     Its nodes compile for their device and interpret; what needs the GPU itself ends as skipped(simulated).
     """
+    import signal
     import threading
     from contextlib import suppress
 
@@ -64,7 +66,8 @@ def up(devices: str) -> None:
         click.echo(f"  export RAY_AUTH_TOKEN_PATH={fleet.token}")
         click.echo(f"  harness fleet --address {fleet.address}")
         click.echo(f"  harness submit --matrix all --dispatcher ray --address {fleet.address}")
-        click.echo("Ctrl-C ends it", err=True)
+        click.echo("Ctrl-C ends it, or SIGTERM", err=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray, when it started, put its own in the place of ours
         threading.Event().wait()
 
 

@@ -55,7 +55,7 @@ def judge(base: Side, head: Side, policy: Policy | None = None, rules: Mapping[R
     sides = Sides(base, head)
     keys = sides.keys()
     cells = CellJudge(sides, policy, rules)
-    measured = {(r.device, r.kind) for r in head.records if r.status != Status.NO_CAPACITY}
+    measured = {(r.device, r.kind) for r in head.records if r.status != Status.NO_CAPACITY and not r.simulated}
     related = _relate([finding for key in keys for finding in cells.judge(key)])
     findings = sorted((replace(f, exit_code=effect(f, policy, measured)) for f in related), key=_worst_first)
     exit_code, lines = conclude(findings, policy, () if policy.metrics else unproved(findings, head))

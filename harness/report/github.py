@@ -24,7 +24,7 @@ MARK = "kernel-harness"
 _BREAK = "&#8203;"
 """A zero-width space. GitHub looks for mentions, references and mail addresses in what Markdown made of a text, where an entity is
 the sign itself again; for web addresses it looks before."""
-_LIVE = re.compile(r"(?P<span>(?<!`)(`+)(?!`).+?(?<!`)\2(?!`))|:(?=//)|(?<=ww)w|[&<@#\\`\[\]]")
+_LIVE = re.compile(r"(?P<span>(?<!`)(`+)(?!`).+?(?<!`)\2(?!`))|(?P<issue>\b(?i:gh)-(?=\d))|:(?=//)|(?<=ww)w|[&<@#\\`\[\]]")
 """A code span, in which GitHub finds nothing, or what may begin a mention, a link or HTML outside of one."""
 _INERT = {"&": "&amp;", "<": "&lt;", "@": f"&#64;{_BREAK}", "#": f"#{_BREAK}", ":": "&#58;", "w": "&#119;"}
 
@@ -157,7 +157,7 @@ def _line(finding: Mapping[str, Any]) -> str:
 
 def _inert(text: str) -> str:
     """Text on one line in which nothing mentions, links or is HTML; code spans stay as they are, and no other backtick opens one."""
-    return _LIVE.sub(lambda m: m["span"] or _INERT.get(m[0], f"\\{m[0]}"), words.one_line(text))
+    return _LIVE.sub(lambda m: m["span"] or (m["issue"] and f"{m['issue']}{_BREAK}") or _INERT.get(m[0], f"\\{m[0]}"), words.one_line(text))
 
 
 def _cut(text: str, length: int) -> str:

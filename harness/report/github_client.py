@@ -138,6 +138,11 @@ class Checks:
                 failure, pause = _failed(error), _pause(error, attempt)
             except requests.RequestException as error:
                 failure, pause = PostFailed(f"GitHub was not reached: {type(error).__name__}"), 2.0 ** (attempt - 1)
+            except PostFailed:
+                raise
+            except Exception as error:  # an answer that is none of GitHub's, or one that its client cannot read, must not cost the verdict
+                found = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise PostFailed(f"GitHub's answer, or the request, could not be understood: {found}") from error
             if pause is None:
                 raise failure
             if attempt == ATTEMPTS:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness.errors import HarnessError
 
@@ -46,7 +47,7 @@ def read_place(environ: Mapping[str, str]) -> Place:
         GitHubError: one of them has no meaning.
     """
     api_url = environ.get("GITHUB_API_URL") or API_URL
-    if not re.match(r"https?://[^/]", api_url):
+    if not re.match(r"https?://[^/]", api_url) or not _is_address(api_url):
         raise GitHubError(f"GITHUB_API_URL {api_url!r}", "no http or https address", f"leave it out for {API_URL}")
     repository = environ.get("GITHUB_REPOSITORY") or None
     if repository and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
@@ -61,6 +62,15 @@ def read_place(environ: Mapping[str, str]) -> Place:
         step_summary=Path(summary) if summary else None,
         run_url=f"{server}/{repository}/actions/runs/{run}" if server and repository and run else None,
     )
+
+
+def _is_address(url: str) -> bool:
+    """Whether host and port of an address can be read."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def _event_sha(file: Path) -> str | None:

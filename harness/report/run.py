@@ -10,7 +10,7 @@ from typing import Any
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
-from harness.records import Cell, Record, Status, is_left_out
+from harness.records import Cell, Record, Status, is_left_out, is_simulated
 from harness.report import words
 from harness.report.shares import unit_lines
 
@@ -34,6 +34,11 @@ class _Ended:
     def left_out(self) -> bool:
         """Whether the run's budget of time was over before it."""
         return is_left_out(self.status, self.reason)
+
+    @property
+    def absent(self) -> str:
+        """Why nothing was there to measure it on; empty where something was."""
+        return "no_capacity" if self.status is Status.NO_CAPACITY else "simulated" if is_simulated(self.status, self.reason) else ""
 
     def __str__(self) -> str:
         reason = self.reason if len(self.reason) <= WIDTH else self.reason[: WIDTH - 3] + "..."
@@ -102,7 +107,7 @@ def _results(ended: Sequence[_Ended]) -> list[str]:
     """A line a device: how many cells of each kind ended well, of those that were tried."""
     tried: defaultdict[str, defaultdict[str, Counter[Status]]] = defaultdict(lambda: defaultdict(Counter))
     for one in ended:
-        if one.status is not Status.NO_CAPACITY and not one.left_out:
+        if not one.absent and not one.left_out:
             tried[one.cell.device][one.kind][one.status] += 1
     width = max(map(len, tried), default=0)
     return [
@@ -122,15 +127,14 @@ def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
 
 
 def _absent(ended: Sequence[_Ended]) -> list[str]:
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in ended:
-        if one.status is Status.NO_CAPACITY:
-            counts[one.cell.device][one.kind] += 1
-    width = max(map(len, counts), default=0)
+        if one.absent:
+            counts[one.cell.device, one.absent][one.kind] += 1
+    width = max((len(device) for device, _ in counts), default=0)
     return [
-        f"{device:<{width}}  no_capacity, {words.count(kinds.total(), 'cell')}: "
-        + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
-        for device, kinds in sorted(counts.items())
+        f"{device:<{width}}  {why}, {words.count(kinds.total(), 'cell')}: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items()))
+        for (device, why), kinds in sorted(counts.items())
     ]
 
 
@@ -149,7 +153,7 @@ def _left_out(ended: Sequence[_Ended]) -> list[str]:
 
 def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_Ended]) -> list[str]:
     run_id = run["run_id"]
-    absent = sorted({e.cell.device for e in ended if e.status is Status.NO_CAPACITY})
+    absent = sorted({e.cell.device for e in ended if e.absent})
     steps = []
     if failed:
         cell, kind = failed[0].cell, failed[0].kind

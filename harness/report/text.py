@@ -11,6 +11,8 @@ from harness.report.groups import group_lines, listed
 
 HEADINGS = ("cell", "metric", "base", "head", "change", "verdict", "reason")
 RIGHT = frozenset({"base", "head", "change"})
+MISSING_LISTED = 10
+"""Rows of what is missing, unless all is asked for: the groups in short say it of any number."""
 
 
 def render_text(diff: Mapping[str, Any], *, verbose: bool = False) -> str:
@@ -25,7 +27,7 @@ def render_text(diff: Mapping[str, Any], *, verbose: bool = False) -> str:
         _section("Notes", [f"  {note}" for note in diff["notes"]]),
         _section("Devices", _pairs(device_lines(diff["coverage"]))),
         _section("In short", [f"  {line}" for line in group_lines(diff["findings"], shown)]),
-        _section("Findings", _rows(shown)),
+        _section("Findings", _rows(shown) if verbose else _most(shown)),
         _section("Geometric means of head over base", _means(diff["summary"])),
         _section("Reasons", _pairs(words.reasons(diff, shown))),
         _section("Rules", [f"  {rule}" for rule in diff["rules"]]),
@@ -73,6 +75,15 @@ def _rows(findings: Sequence[Mapping[str, Any]]) -> list[str]:
         notes = [words.one_line(finding["detail"]), words.why(finding), finding["why"].get("reproduce", "")]
         lines += [f"      {note}" for note in notes if note]
     return lines
+
+
+def _most(findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table without all but the first rows of what is missing, which are counted."""
+    missing = [f for f in findings if f["verdict"] == "MISSING"]
+    if len(missing) <= MISSING_LISTED:
+        return _rows(findings)
+    kept = [f for f in findings if f["verdict"] != "MISSING"] + missing[:MISSING_LISTED]
+    return [*_rows(kept), f"  and {len(missing) - MISSING_LISTED} more MISSING; --verbose lists them all"]
 
 
 def _cells(finding: Mapping[str, Any]) -> tuple[str, ...]:

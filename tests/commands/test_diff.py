@@ -68,6 +68,18 @@ def test_a_matrix_that_is_named_narrows_the_comparison_and_says_so(both, harness
     assert any("outside of head's plan" in note for note in found["notes"])
 
 
+def test_one_commit_without_results_is_not_compared_with_itself(both, harness):
+    both.git("checkout", "-q", "main")
+    both.git("branch", "-q", "-D", "pr")
+    both.write("README", "no code\n")
+    both.write("kernels/third.py", (both.root / "kernels/scale.py").read_text().replace("scale", "third"))
+    both.commit("a third kernel, never run")
+    answer = harness("diff", "main..pr")
+    assert answer.code == 3
+    assert "both are one commit (main is main at" in answer.err
+    assert "no branch pr" in answer.err
+
+
 def test_a_failure_is_not_hidden_by_a_later_pass(both, harness):
     text = (both.root / "kernels/other.py").read_text()
     flaky = f"    import pathlib\n    mark = pathlib.Path({str(both.root / '.harness' / 'mark')!r})\n"

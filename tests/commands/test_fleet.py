@@ -14,9 +14,10 @@ def test_an_address_where_nobody_answers_is_undecided(harness):
 
 
 def test_an_address_that_is_none_is_said(harness):
-    answer = harness("fleet", "--address", "gpu-host")
-    assert 3 == answer.code
-    assert "it is neither HOST:PORT nor `local`" in answer.err
+    for command in (["fleet"], ["submit", "--dispatcher", "ray"]):
+        answer = harness(*command, "--address", "gpu-host")
+        assert 2 == answer.code
+        assert "--address gpu-host: it is neither HOST:PORT nor `local`" in answer.err
 
 
 def test_a_device_that_no_row_names_is_said_before_anything_starts(harness):

@@ -101,6 +101,13 @@ class TestADeviceThatHeadDidNotReach:
         assert [("MISSING", "no_capacity", 0), ("UNCHANGED", "bitwise_equal", 0)] == verdicts(diff)
         assert (0, {"h200": False}) == (diff.exit_code, diff.gpus)
 
+    def test_is_none_that_a_simulated_unit_answers_for(self, record, side) -> None:
+        base = side("base", record(CPU, "correctness", 0.001), record(A, "correctness", 0.001))
+        simulated = record(A, "correctness", status="skipped", reason="simulated: no GPU is there")
+        diff = judge(base, side("head", record(CPU, "correctness", 0.001), simulated))
+        assert [("MISSING", "skipped", 0), ("UNCHANGED", "bitwise_equal", 0)] == verdicts(diff)
+        assert (0, {"h200": False}) == (diff.exit_code, diff.gpus)
+
     def test_is_undecided_where_it_is_required(self, sides) -> None:
         diff = judge(*sides, Policy(require=frozenset({"h200"})))
         assert (3, "undecided: 1 MISSING (no_capacity)") == (diff.exit_code, diff.conclusion[0])

@@ -106,6 +106,7 @@ class TestSummary:
             ("see https://example.org or HTTP://example.org", "see https&#58;//example.org or HTTP&#58;//example.org"),
             ("at www.example.org or www", "at ww&#119;.example.org or ww&#119;"),
             ("mail a@example.org", "mail a&#64;&#8203;example.org"),
+            ("as GH-26 and gh-7 say, not high-5", "as GH-&#8203;26 and gh-&#8203;7 say, not high-5"),
             ("o/r#1", "o/r#&#8203;1"),
             ("&#64;octocat &commat;octocat", "&amp;#&#8203;64;octocat &amp;commat;octocat"),
             (r"\[x\](//example.org)", r"\\\[x\\\](//example.org)"),
@@ -113,7 +114,7 @@ class TestSummary:
             ("an open ` before ``a b``", "an open \\` before ``a b``"),
             ("7 of 8: a.b at 1.5:2", "7 of 8: a.b at 1.5:2"),
         ],
-        ids=["address", "www", "mail", "reference", "entity", "escaped bracket", "code span", "open backtick", "plain"],
+        ids=["address", "www", "mail", "issue", "reference", "entity", "escaped bracket", "code span", "open backtick", "plain"],
     )
     def test_text_from_outside_links_nowhere(self, document, marked, text, expected) -> None:
         lists = {name: [text] for name in ("conclusion", "notes", "rules")}

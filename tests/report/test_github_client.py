@@ -139,6 +139,17 @@ class TestPatience:
         assert (allowed, status) == (error.value.allowed, error.value.status)
         assert ([], 1) == (pauses, len(server.seen))
 
+    def test_an_answer_that_its_client_cannot_read_is_a_failure_to_post_and_no_defect(self, server, checks, pauses) -> None:
+        server.fail("GET", 404, {"of": "a proxy"})
+        with pytest.raises(PostFailed, match="could not be understood"):
+            opened(checks)
+        assert [] == pauses
+
+    def test_a_token_that_no_header_can_hold_is_a_failure_to_post_and_no_defect(self, pauses) -> None:
+        place = read_place({"GITHUB_API_URL": "http://127.0.0.1:9", "GITHUB_REPOSITORY": "octo/kernels", "GITHUB_TOKEN": "t\u2013"})
+        with pytest.raises(PostFailed, match="could not be understood: UnicodeEncodeError"):
+            opened(Checks(place, pauses.append))
+
     def test_a_server_that_is_not_there_is_tried_again(self, checks, pauses) -> None:
         place = read_place({"GITHUB_API_URL": "http://127.0.0.1:9", "GITHUB_REPOSITORY": "octo/kernels", "GITHUB_TOKEN": "t"})
         with pytest.raises(PostFailed, match="GitHub was not reached: ConnectionError"):

@@ -91,6 +91,15 @@ def test_compiling_for_a_gpu_is_not_measuring_it() -> None:
     assert "0 of 1 GPU measured" == render_run(run_of(records, 0), records).splitlines()[-1]
 
 
+def test_what_a_simulated_unit_skipped_was_not_measured() -> None:
+    records = [record(cell, "static") for cell in cells("a10g", 2)]
+    records += [record(cell, "correctness", "skipped", "simulated: no GPU is there") for cell in cells("a10g", 2)]
+    text = render_run(run_of(records, 0), records)
+    assert "a10g  static: 2 of 2 compiled\n" in text
+    assert "a10g  simulated, 2 cells: correctness 2" in text
+    assert "measure a10g: run the same command where one is" in text
+
+
 def test_a_run_without_gpus_in_its_plan_says_nothing_of_them() -> None:
     records = [record(cell, "correctness") for cell in cells("cpu", 2)]
     assert "GPU" not in render_run(run_of(records, 0), records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.report.json import to_json
-from harness.report.text import render_text
+from harness.report.text import MISSING_LISTED, render_text
 
 
 def test_golden(document, golden) -> None:
@@ -37,6 +37,14 @@ def test_a_mark_from_a_file_stays_on_its_lines(marked) -> None:
     data = to_json(marked)
     forged = [{**data["marks"][0], "detail": "one\nPASS (exit code 0)", "do": "two\nPASS (exit code 0)"}]
     assert not any(line.startswith("PASS") for line in render_text({**data, "marks": forged}).splitlines())
+
+
+def test_what_is_missing_is_counted_beyond_the_first_rows(document) -> None:
+    one = next(f for f in document["findings"] if f["verdict"] == "MISSING" and f["exit_code"])
+    many = [{**one, "cell": f"norm/fused/M={m},dtype=bf16@cpu"} for m in range(MISSING_LISTED + 5)]
+    rows = {v: render_text({**document, "findings": many}, verbose=v).count(" MISSING  ") for v in (False, True)}
+    assert {False: MISSING_LISTED, True: MISSING_LISTED + 5} == rows
+    assert "and 5 more MISSING; --verbose lists them all" in render_text({**document, "findings": many})
 
 
 def test_there_is_no_colour(document) -> None:
