@@ -182,7 +182,11 @@ class Supervisor:
             launch.kill()
             launch.ended.wait(5)
             os.close(read)
-        if current is None and ending.killed is None and launch.ended.is_set() and launch.status is None:
+        is_lost = ending.killed is None and launch.ended.is_set() and launch.status is None and not self.cancelled.is_set()
+        if is_lost and ended:  # a launch outlives its server for some ms, and may have ended the cell that killed it
+            reason = "worker_lost: the fork server ended in this cell or right after it"
+            yield from self._all(job, turn, name, ended[-1:], Status.INVALID, reason)
+        if is_lost and (ended or current is None):
             raise ServerLost("it ended between two cells")
         if current is None and ending.killed is not None:
             current = next((cell for cell in cells if cell not in ended), None)

@@ -210,6 +210,14 @@ def test_a_lost_fork_server_is_replaced_and_the_cell_in_hand_is_blamed(repositor
     assert statuses(run(repository)) == {("double", "N=8"): ("crash", "its fork server ended"), ("double", "N=9"): ("ok", None)}
 
 
+def test_a_cell_that_ends_after_its_fork_server_did_is_not_believed_and_the_next_is_run_again(repository):
+    later = "__import__('threading').Timer(0.3, os.kill, (os.getppid(), signal.SIGKILL)).start()"
+    repository.job(f"{later} if subject.case.N == 8 else time.sleep(1)")
+    found = statuses(run(repository))
+    assert found["double", "N=8"] == ("invalid", "worker_lost: the fork server ended in this cell or right after it")
+    assert found["double", "N=9"] == ("ok", None)
+
+
 def test_a_daemon_that_a_launch_leaves_behind_is_ended(repository, tmp_path):
     note = tmp_path / "pid"
     leave = f"open({str(note)!r}, 'w').write(str(os.getpid())), os.execvp('sleep', ['sleep', '60'])"
