@@ -4,8 +4,8 @@
 
 CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us. Of this one, launches in which the engine's own kernels ran first read
 2.41 us, and those in which they did not 2.07 us. Every process is a fork of one that has imported everything, prints the median of the
-call over a cold ring (us), and has before that run: nothing; one kernel of the engine; all of them; all of them after the call had been
-made once; as much memory as a canary takes.
+call over a cold ring (us), and has run something else, before the call was made for the first time or after that: a kernel of the
+engine, all that a canary and the floors run, torch's own copy, or taken as much memory as a canary takes.
 """
 
 from __future__ import annotations
@@ -50,20 +50,25 @@ def run_all(device: TorchDevice) -> None:
     device.run(device.kernels.empty((1, 1, 1)))
 
 
+def run_torch(device: TorchDevice) -> None:
+    """Run a kernel of torch."""
+    source = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
+    torch.zeros_like(source).copy_(source)
+
+
 def take_memory(device: TorchDevice) -> None:
     """Take memory and give it back."""
     torch.zeros(MEMORY, dtype=torch.uint8, device="cuda")
     device.release_memory()
 
 
-BEFORE: dict[str, Before] = {
-    "nothing": lambda device: None,
+OTHERS: dict[str, Before] = {
     "the arithmetic": lambda device: device.run(device.kernels.arithmetic()),
     "the copy": run_copy,
     "the empty kernel": lambda device: device.run(device.kernels.empty((1, 1, 1))),
     "all three": run_all,
-    "memory": take_memory,
-    "nothing, again": lambda device: None,
+    "a copy of torch's": run_torch,
+    "memory taken": take_memory,
 }
 
 
@@ -79,25 +84,28 @@ def main() -> None:
     declared = load_kernels(find_workspace(Path.cwd()))[kernel].kernel
     subject = Subject(declared, variant, declared.case(case), row, "cuda")
     for _ in range(options.times):
-        for name, before in BEFORE.items():
-            in_a_process(name, lambda before=before: measure(subject, before))
-        in_a_process("all three, after the first call", lambda: measure(subject, BEFORE["nothing"], after=run_all))
+        in_a_process("nothing", lambda: measure(subject))
+        for name, other in OTHERS.items():
+            in_a_process(f"{name}, before the first call", lambda other=other: measure(subject, before=other))
+            in_a_process(f"{name}, after the first call", lambda other=other: measure(subject, after=other))
+        in_a_process("nothing", lambda: measure(subject))
 
 
 def in_a_process(name: str, what: Callable[[], float]) -> None:
     """Fork, measure, tell."""
     pid = os.fork()
     if pid == 0:
-        print(f"{what():.3f} us after {name}", flush=True)
+        print(f"{what():.3f} us with {name}", flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
 
 
-def measure(subject: Subject, before: Before, after: Before | None = None) -> float:
+def measure(subject: Subject, before: Before | None = None, after: Before | None = None) -> float:
     """The median of a call over a cold ring (us)."""
     device = TorchDevice(subject.device)
     session = ClockSession(device, seed=11)
-    before(device)
+    if before is not None:
+        before(device)
     plan = plan_ring(footprint_of(subject).touched, device.limits, session.settings.cache_multiples)
     bench = make_bench(subject, device, plan.slots, session.seed, 8, allocated=plan.slots)
     bench.prepare()
