@@ -76,6 +76,7 @@ class Server:
                         break
             except BrokenPipeError:
                 pass  # the lease was ended
+        launch.status = 0
         launch.ended.set()
 
     def _end(self, cell):

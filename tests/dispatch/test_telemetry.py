@@ -53,6 +53,7 @@ class Server:
                 for message in self.messages:
                     stream.write(json.dumps(message).encode() + b"\n")
                     time.sleep(0.01)
+            launch.status = 0
             launch.ended.set()
 
         threading.Thread(target=say, daemon=True).start()

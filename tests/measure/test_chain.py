@@ -53,7 +53,7 @@ def declare(call: Callable[..., Any], **fields: Any) -> Subject:
         cases=[Case(N=8, dtype="fp32", tags="smoke")],
         make_inputs=make_inputs,
         reference=reference,
-        traffic=lambda case: Traffic(1, 1),
+        traffic=lambda case: Traffic(2 * 4 * case.N, 2 * 4 * case.N),
         flops=lambda case: 1,
         **declared,
     )
