@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -21,16 +20,6 @@ max_queue = click.option(
 )
 
 
-def check_address(address: str) -> None:
-    """Refuse what is no address, before anything is made for it.
-
-    Raises:
-        UsageError: it is not of the form HOST:PORT.
-    """
-    if not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}", address):
-        raise click.UsageError(f"--address {address}: it is neither HOST:PORT nor `local`; give the address of a Ray head")
-
-
 def make_dispatcher(name: str, address: str | None, slots: int | None, max_queue: float | None = None) -> Dispatcher:
     """The dispatcher of that name.
 
@@ -40,7 +29,8 @@ def make_dispatcher(name: str, address: str | None, slots: int | None, max_queue
         max_queue: seconds that a job waits while others hold its device.
 
     Raises:
-        UsageError: an option of `ray` with another dispatcher, or an address that is none.
+        UsageError: an option of `ray` with another dispatcher.
+        HarnessError: an address that is none.
     """
     if name == "local":
         if address is not None or max_queue is not None:
@@ -50,6 +40,4 @@ def make_dispatcher(name: str, address: str | None, slots: int | None, max_queue
         return LocalDispatcher(slots)
     from harness.dispatch.ray.dispatcher import RayDispatcher
 
-    if address is not None and address != "local":
-        check_address(address)
     return RayDispatcher(address or "local", slots, max_queue)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from harness.commands import _dispatchers, _options
+from harness.commands import _options
 
 
 @click.group(
@@ -22,7 +22,6 @@ def command(context: click.Context, address: str | None, output: str) -> None:
         return
     if address is None:
         raise click.UsageError("give --address HOST:PORT; `harness fleet up --simulate DEVICES` starts a fleet to try things on")
-    _dispatchers.check_address(address)
     from harness.dispatch.ray.dispatcher import RayDispatcher
 
     dispatcher = RayDispatcher(address)

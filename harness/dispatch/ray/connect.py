@@ -132,6 +132,17 @@ def choose_authentication(address: str, environ: MutableMapping[str, str], ask: 
     environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=mine)
 
 
+def check_address(address: str) -> None:
+    """Refuse what is no address of a head.
+
+    Raises:
+        HarnessError: it is neither HOST:PORT nor `local`.
+    """
+    host, _, port = address.rpartition(":")
+    if address != LOCAL and (not host or not port.isdecimal()):
+        raise HarnessError(f"--address {address}", "it is neither HOST:PORT nor `local`", f"give the address of a Ray head; {START}")
+
+
 def ask_head(address: str, bearer: str | None) -> Answer:
     """What the head at `address` says to a token, within seconds; Ray itself would try for half a minute."""
     import grpc
@@ -146,9 +157,6 @@ def ask_head(address: str, bearer: str | None) -> Answer:
 
 
 def _join(address: str) -> Connection:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise HarnessError(f"--address {address}", "it is neither HOST:PORT nor `local`", f"give the address of a Ray head; {START}")
     choose_authentication(address, os.environ, lambda bearer: ask_head(address, bearer))
     import ray
 

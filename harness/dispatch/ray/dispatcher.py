@@ -13,6 +13,7 @@ from typing import Any
 from harness.dispatch.protocol import Event, RunContext
 from harness.dispatch.ray.child import DriverGone, DriverProcess
 from harness.dispatch.ray.code import digest, pack
+from harness.dispatch.ray.connect import check_address
 from harness.dispatch.ray.fleet import FleetNode, capacity
 from harness.dispatch.ray.ledger import Assignment, Ledger
 from harness.dispatch.ray.messages import Settings, context_to_json, job_to_json
@@ -35,6 +36,9 @@ class RayDispatcher:
         slots: jobs at a time that need no GPU (default: the cluster's cores).
         max_queue_s: seconds that a job waits while others hold its device; None: for ever.
         head_timeout_s: seconds of the head's silence after which the run is given up, to be resumed.
+
+    Raises:
+        HarnessError: the address is none.
     """
 
     name = "ray"
@@ -42,6 +46,7 @@ class RayDispatcher:
     def __init__(
         self, address: str, slots: int | None = None, max_queue_s: float | None = None, head_timeout_s: float = Settings.head_timeout_s
     ) -> None:
+        check_address(address)
         self.settings = Settings(address, slots, max_queue_s, head_timeout_s)
         self._home = tempfile.TemporaryDirectory(prefix="harness-driver-")
         self._driver: DriverProcess | None = None
