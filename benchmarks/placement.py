@@ -5,7 +5,7 @@
 CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us. Of this one, launches in which the engine's own kernels ran first read
 2.41 us, and those in which they did not 2.07 us. Every process is a fork of one that has imported everything, prints the median of the
 call over a cold ring (us), and has run something else, before the call was made for the first time or after that: a kernel of the
-engine, all that a canary and the floors run, torch's own copy, or taken as much memory as a canary takes.
+engine, torch's own copy, a canary, the floors or the ceilings, or taken as much memory as a canary takes.
 """
 
 from __future__ import annotations
@@ -34,41 +34,46 @@ CELL = "causal_conv1d_update/fused/B=1,C=8192,W=4,dtype=bf16"
 SAMPLES, REPETITIONS = 15, 2
 MEMORY = 1 << 30
 
-Before = Callable[[TorchDevice], None]
+Before = Callable[[ClockSession], None]
 
 
-def run_copy(device: TorchDevice) -> None:
+def run_copy(session: ClockSession) -> None:
     """Run the engine's first copy."""
     source = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
-    device.run(device.kernels.copies(source, torch.zeros_like(source))[0])
+    session.device.run(session.device.kernels.copies(source, torch.zeros_like(source))[0])
 
 
-def run_all(device: TorchDevice) -> None:
-    """Run what the first canary and the floors run."""
-    device.run(device.kernels.arithmetic())
-    run_copy(device)
-    device.run(device.kernels.empty((1, 1, 1)))
-
-
-def run_torch(device: TorchDevice) -> None:
+def run_torch(session: ClockSession) -> None:
     """Run a kernel of torch."""
     source = torch.zeros(1 << 20, dtype=torch.int32, device="cuda")
     torch.zeros_like(source).copy_(source)
 
 
-def take_memory(device: TorchDevice) -> None:
+def take_memory(session: ClockSession) -> None:
     """Take memory and give it back."""
     torch.zeros(MEMORY, dtype=torch.uint8, device="cuda")
-    device.release_memory()
+    session.device.release_memory()
+
+
+def read_floors(session: ClockSession) -> None:
+    """Measure the clock's floors."""
+    assert session.clock
+
+
+def read_ceilings(session: ClockSession) -> None:
+    """Measure the ceilings."""
+    assert session.ceilings
 
 
 OTHERS: dict[str, Before] = {
-    "the arithmetic": lambda device: device.run(device.kernels.arithmetic()),
+    "the arithmetic": lambda session: session.device.run(session.device.kernels.arithmetic()),
     "the copy": run_copy,
-    "the empty kernel": lambda device: device.run(device.kernels.empty((1, 1, 1))),
-    "all three": run_all,
+    "the empty kernel": lambda session: session.device.run(session.device.kernels.empty((1, 1, 1))),
     "a copy of torch's": run_torch,
     "memory taken": take_memory,
+    "a canary": ClockSession.note_canary,
+    "the clock's floors": read_floors,
+    "the ceilings": read_ceilings,
 }
 
 
@@ -105,12 +110,12 @@ def measure(subject: Subject, before: Before | None = None, after: Before | None
     device = TorchDevice(subject.device)
     session = ClockSession(device, seed=11)
     if before is not None:
-        before(device)
+        before(session)
     plan = plan_ring(footprint_of(subject).touched, device.limits, session.settings.cache_multiples)
     bench = make_bench(subject, device, plan.slots, session.seed, 8, allocated=plan.slots)
     bench.prepare()
     if after is not None:
-        after(device)
+        after(session)
     program = bench.capture(bench.one_pass, REPETITIONS)
     return statistics.median(session.take(program.replays, program.calls, SAMPLES).samples)
 
