@@ -73,7 +73,7 @@ def calls_of(session: ClockSession, cell: str, device_name: str, times: int) -> 
     plan = plan_ring(footprint_of(subject).touched, session.device.limits, session.settings.cache_multiples)
 
     def allocate() -> Bench:
-        bench = make_bench(subject, session.device, plan.slots, session.seed, 8, allocated=plan.slots)
+        bench = make_bench(subject, session, plan.slots, session.seed, 8, allocated=plan.slots)
         bench.prepare()
         return bench
 

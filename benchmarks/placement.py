@@ -112,7 +112,7 @@ def measure(subject: Subject, before: Before | None = None, after: Before | None
     if before is not None:
         before(session)
     plan = plan_ring(footprint_of(subject).touched, device.limits, session.settings.cache_multiples)
-    bench = make_bench(subject, device, plan.slots, session.seed, 8, allocated=plan.slots)
+    bench = make_bench(subject, session, plan.slots, session.seed, 8, allocated=plan.slots)
     bench.prepare()
     if after is not None:
         after(session)

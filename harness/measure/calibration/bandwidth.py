@@ -107,7 +107,7 @@ def _samples(session: ClockSession, way: Sequence[Call], touched: int) -> tuple[
     try:
         pool = device.new_pool()
         for part in split([1] * len(calls), cap):
-            graphs.append(device.capture(calls[part], pool))
+            graphs.append(session.capture(calls[part], pool))
         batch = session.take(graphs * repeats, len(calls) * repeats, SAMPLES)
         session.check_host([batch])
         return batch.samples

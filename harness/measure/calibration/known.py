@@ -67,7 +67,7 @@ class Spins:
         self._passed = torch.zeros((self._nodes, 2), dtype=torch.int64, device=device.torch_device)
         calls = [kernels.spin(counts, row[:1]) for row in self._passed]
         device.run(calls[0])
-        self._graph: Graph = device.capture(calls, device.new_pool())
+        self._graph: Graph = session.capture(calls, device.new_pool())
 
     @property
     def replays(self) -> list[Graph]:

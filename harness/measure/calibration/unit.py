@@ -106,7 +106,7 @@ def _graph_cost(session: ClockSession, nodes: int) -> _GraphCost:
     device = session.device
     empty = device.kernels.empty(ONE_PROGRAM)
     device.run(empty)
-    graph = device.capture([empty] * nodes, device.new_pool())
+    graph = session.capture([empty] * nodes, device.new_pool())
     session.keep_warm()
     single: list[float] = []
     host: list[float] = []

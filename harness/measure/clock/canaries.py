@@ -53,7 +53,7 @@ def take_canary(session: ClockSession) -> Canary:
     times: list[float] = []
     for call, calls in ((device.kernels.arithmetic(), ARITHMETIC_CALLS), (device.kernels.copies(source, target)[0], COPY_CALLS)):
         device.run(call)
-        graph = device.capture([call] * calls, device.new_pool())
+        graph = session.capture([call] * calls, device.new_pool())
         times.append(session.sample(partial(_samples, session, graph, calls), calls, BUDGET_S).us)
         graph.release()
     del source, target

@@ -75,7 +75,7 @@ def _best(session: ClockSession, calls: Sequence[Call], touched: int) -> float:
     device, best_us = session.device, float("inf")
     for call in calls:
         device.run(call)
-        graph = device.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
+        graph = session.capture([call] * REPLAYS_A_SAMPLE, device.new_pool())
         batch = session.take([graph], REPLAYS_A_SAMPLE, SAMPLES)
         session.check_host([batch])
         best_us = min(best_us, statistics.median(batch.samples))

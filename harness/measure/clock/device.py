@@ -101,6 +101,13 @@ class TimedDevice(Protocol):
     def capture(self, calls: Sequence[Call], pool: Any) -> Graph:
         """Capture calls in a graph; nothing runs until it is replayed, and what they return stays where it is."""
 
+    @property
+    def works_while_capturing(self) -> bool:
+        """Whether `replay_beside` may be called from a call that is being captured."""
+
+    def replay_beside(self, graph: Graph) -> None:
+        """Replay a graph at once, and into no graph, from a call that is being captured."""
+
     def mark(self) -> Any:
         """Enqueue a mark on the device's clock."""
 

@@ -79,7 +79,7 @@ def measure_clock(session: ClockSession) -> ClockFloors:
     device = session.device
     empty = device.kernels.empty(ONE_PROGRAM)
     device.run(empty)
-    single = device.capture([empty], device.new_pool())
+    single = session.capture([empty], device.new_pool())
     session.keep_warm()
     pairs = [_between(session) for _ in range(PAIRS)]
     singles, host = [], []
@@ -112,7 +112,7 @@ def _varied(session: ClockSession, call: Call) -> list[float]:
     """Readings of many lengths, some of which will lie one tick apart."""
     found: list[float] = []
     for nodes in VARIED_NODES:
-        graph = session.device.capture([call] * nodes, session.device.new_pool())
+        graph = session.capture([call] * nodes, session.device.new_pool())
         found += [_between(session, graph) for _ in range(PAIRS // len(VARIED_NODES))]
         graph.release()
     return found
@@ -134,7 +134,7 @@ def _node_us(session: ClockSession, calls: Sequence[Call]) -> float:
     cap = device.limits.max_graph_nodes
     passes = max(1, min(LEAST_SAMPLE_NODES, cap) // len(calls))
     replays = max(1, LEAST_SAMPLE_NODES // (passes * len(calls)))
-    graph = device.capture(list(calls) * passes, device.new_pool())
+    graph = session.capture(list(calls) * passes, device.new_pool())
     batch = session.take([graph] * replays, passes * replays, SAMPLES)
     graph.release()
     return statistics.median(batch.samples)
@@ -156,7 +156,7 @@ def _touch_us(session: ClockSession, grids: Sequence[Grid]) -> float:
         begin = end
     for call in calls[: len(grids)]:
         device.run(call)
-    graph = device.capture(calls, device.new_pool())
+    graph = session.capture(calls, device.new_pool())
     samples = session.take_cold(graph, passes, SAMPLES)
     graph.release()
     return statistics.median(samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from harness.measure.clock.slots import SlotRing
 from harness.measure.clock.validity import InvalidTiming, Reason
 from harness.measure.extents import returned_bytes
 from harness.measure.subject import Subject
+
+if TYPE_CHECKING:
+    from harness.measure.clock.session import ClockSession
 
 ADVANCE = None
 """The step that moves the cursor of every slot; every other step is the slot that is called on."""
@@ -93,7 +96,7 @@ class Bench:
     """
 
     subject: Subject
-    device: TimedDevice
+    session: ClockSession
     ring: SlotRing
     scratch: SlotRing
     slots: int
@@ -106,6 +109,11 @@ class Bench:
     grids: tuple[Grid | None, ...] = ()
     output_bytes: int = 0
     data_hash: str = ""
+
+    @property
+    def device(self) -> TimedDevice:
+        """The device that times it."""
+        return self.session.device
 
     @property
     def cycle(self) -> Cycle | None:
@@ -169,7 +177,7 @@ class Bench:
 
     def _probe(self, call: Call) -> None:
         try:
-            self.probes.append(self.device.capture([call], self.pool))
+            self.probes.append(self.session.capture([call], self.pool))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -230,7 +238,7 @@ class Bench:
         """
         graphs: list[Graph] = []
         for part in split(nodes, self.device.limits.max_graph_nodes):
-            graphs.append(self.device.capture(calls[part], self.pool))
+            graphs.append(self.session.capture(calls[part], self.pool))
             if graphs[-1].nodes != sum(nodes[part]):
                 found = f"a graph of {len(calls[part])} calls has {graphs[-1].nodes} nodes, not {sum(nodes[part])}: some calls launch less"
                 raise InvalidTiming(Reason.KERNEL_COUNT, found)
@@ -267,7 +275,7 @@ class Bench:
 
 
 def make_bench(
-    subject: Subject, device: TimedDevice, slots: int, seed: int, contents: int, *, allocated: int, spare_bytes: int = 0
+    subject: Subject, session: ClockSession, slots: int, seed: int, contents: int, *, allocated: int, spare_bytes: int = 0
 ) -> Bench:
     """Allocate and fill the ring of a cell: `contents` distinct contents from seed on, repeated over `allocated` slots.
 
@@ -278,7 +286,7 @@ def make_bench(
     template = subject.inputs(seed)
     ring, scratch = (SlotRing(template, n, subject.torch_device) for n in (allocated, 1))
     del template
-    bench = Bench(subject, device, ring, scratch, slots, seeds, device.new_pool())
+    bench = Bench(subject, session, ring, scratch, slots, seeds, session.device.new_pool())
     ring.keep(bench.changing, min(len(seeds), allocated), spare_bytes)
     bench.data_hash = ring.fill(seeds, subject)
     return bench

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
 from harness.measure.clock.canaries import LOOKS, check_canaries, take_canary
 from harness.measure.clock.ceilings import Ceilings, measure_ceilings
-from harness.measure.clock.device import Graph, Grid, TimedDevice
+from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
 from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.facts import LeaseFacts
 from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, measure_cell, measure_clock
@@ -17,6 +19,8 @@ from harness.measure.clock.sampling import Sampled, Sampler
 from harness.measure.clock.settings import ClockSettings
 from harness.measure.clock.validity import InvalidTiming, Reason, check_elapsed, check_host_clock, check_samples
 
+REPLAYS_AT_A_TIME = 8
+"""Replays that warming up enqueues before it waits."""
 HOST_FLOORS = 3
 """How many times the host's floor a batch may differ from the device's clock: enqueueing, waiting, and being descheduled once."""
 
@@ -54,6 +58,8 @@ class ClockSession:
     fault: InvalidTiming | None = None
     _busy_until_ns: int | None = None
     _eviction: Graph | None = None
+    _eviction_ns: float | None = None
+    """What a replay of it takes; None where it has not been replayed yet."""
 
     def note_canary(self) -> None:
         """Take a canary and hold it against the lease's first; where it has moved at every look, no number of this launch may be used."""
@@ -116,12 +122,36 @@ class ClockSession:
         now, whole = device.now_ns(), round(device.limits.warm_up_s * 1e9)
         idle = whole if self._busy_until_ns is None else min(whole, now - self._busy_until_ns)
         if idle > self.settings.idle_ns:
-            end = now + idle
-            graph = self.eviction
+            end, replays, graph = now + idle, 0, self.eviction
             while device.now_ns() < end:
-                graph.replay()
+                for _ in range(REPLAYS_AT_A_TIME):
+                    graph.replay()
                 device.synchronize()
+                replays += REPLAYS_AT_A_TIME
+            self._eviction_ns = (device.now_ns() - now) / replays
         self.note_busy()
+
+    def capture(self, calls: Sequence[Call], pool: Any) -> Graph:
+        """Capture calls in a graph. The device works meanwhile where it can: a host that captures thousands of calls would let it
+        idle for as long, and warming it up again takes as long once more."""
+        if self._eviction_ns is None or not self.device.works_while_capturing:
+            return self.device.capture(calls, pool)
+        graph = self.device.capture([partial(self._call_busily, call) for call in calls], pool)
+        self.device.synchronize()
+        self.note_busy()
+        return graph
+
+    def _call_busily(self, call: Call) -> Any:
+        """Make a call that is captured, on a device that has worked until lately or is given work first."""
+        assert self._busy_until_ns is not None
+        assert self._eviction_ns is not None
+        now, settings = self.device.now_ns(), self.settings
+        if now > self._busy_until_ns + settings.gap_ns:
+            replays = max(1, round(settings.cover_ns / self._eviction_ns))
+            for _ in range(replays):
+                self.device.replay_beside(self.eviction)
+            self._busy_until_ns = now + round(replays * self._eviction_ns)
+        return call()
 
     def note_busy(self) -> None:
         """The device has worked until now."""

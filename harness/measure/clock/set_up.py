@@ -65,7 +65,7 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room)
     allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
-    bench = make_bench(subject, device, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
+    bench = make_bench(subject, session, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
     return SetUp(session, bench, plan, code, proves, serving if beside else None)
 
 

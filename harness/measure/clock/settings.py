@@ -18,6 +18,8 @@ class ClockSettings:
         sample_us: least length of a sample. Between two graphs the device idles for about 1 us, which a sample this long
             hides (0.05 %).
         idle_ns: idle time after which the device is warmed up again.
+        gap_ns: idle time after which a device is given work while calls are captured.
+        cover_ns: how much work it is given then.
         settle_calls: least calls of a cell before its first sample.
         settle_window: samples in each of the windows whose medians must agree before sampling begins.
         settle_s: most seconds spent waiting for that, or a figure's budget where that is less.
@@ -44,6 +46,8 @@ class ClockSettings:
     pairs_per_sample: int = 20
     sample_us: float = 2000.0
     idle_ns: int = 20_000_000
+    gap_ns: int = 2_000_000
+    cover_ns: int = 10_000_000
     settle_calls: int = 50
     settle_window: int = 10
     settle_s: float = 1.0

@@ -33,6 +33,7 @@ _instantiate = torch.cuda.CUDAGraph.instantiate
 _replay = torch.cuda.CUDAGraph.replay
 _raw_graph = torch.cuda.CUDAGraph.raw_cuda_graph
 _new_pool = torch.cuda.graph_pool_handle
+_on_stream = torch.cuda.stream
 
 
 class TorchGraph:
@@ -74,6 +75,8 @@ class TorchDevice:
         )
         self._stream = torch.cuda.current_stream()
         self._side_stream = torch.cuda.Stream()
+        # Not tried on ROCm, and a capture that the runtime voids would void every cell: there the device idles, and is re-warmed.
+        self.works_while_capturing = self._backend == "cuda"
         self._multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._engine_cache = engine_cache
         self._kernels: ProbeKernels | None = None
@@ -116,6 +119,11 @@ class TorchDevice:
         nodes, grids = read_nodes(_raw_graph(graph), self._backend)
         _instantiate(graph)
         return TorchGraph(graph, calls, nodes, grids)
+
+    def replay_beside(self, graph: Graph) -> None:
+        """Replay a graph on the stream that is not captured."""
+        with _on_stream(self._stream):
+            graph.replay()
 
     def mark(self) -> Any:
         """Enqueue an event."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from harness.measure.clock.device import Call, Grid, Limits
 
@@ -145,6 +145,7 @@ class FakeDevice:
 
     script: Script = field(default_factory=Script)
     torch_device: str = "cpu"
+    works_while_capturing: bool = True
     replays: int = 0
     captured: list[int] = field(default_factory=list)
     """Nodes of every graph that was captured."""
@@ -201,6 +202,10 @@ class FakeDevice:
             if self.script.replay_computes(self.replays):
                 operation.compute()
             self._device_us += factor * self._time(operation)
+
+    def replay_beside(self, graph: FakeGraph) -> None:
+        with _disable_current_modes():
+            graph.replay()
 
     def mark(self) -> float:
         self._host_us += 0.2

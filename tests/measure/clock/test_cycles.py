@@ -44,7 +44,7 @@ def test_a_figure_converged_only_if_each_of_its_phases_did():
 @pytest.fixture
 def bench():
     session = session_on(cost_us=phase_cost)
-    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench = make_bench(subject_of(CYCLE), session, 5, seed=1, contents=2, allocated=5)
     bench.prepare()
     return bench, session
 
@@ -61,7 +61,7 @@ def test_a_whole_cycle_takes_the_mean_of_its_phases_whatever_their_pattern(patte
         return 0.0 if phase_cost(operation) == 0.1 else pattern[int(operation.tensors[1])] if len(operation.tensors) > 1 else None
 
     session = session_on(cost_us=cost, graph_gap_us=0.0, mark_us=0.0)
-    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench = make_bench(subject_of(CYCLE), session, 5, seed=1, contents=2, allocated=5)
     bench.prepare()
     program = bench.capture(bench.pass_over(5), 4)
     (us,) = set(session.take(program.replays, program.calls, 1, bench.reset).samples)
@@ -86,7 +86,7 @@ def test_a_phase_is_not_timed_at_the_clocks_that_it_alone_would_run_at():
         return 60.0 if us == 40.0 and row > 200 else us
 
     session = session_on(cost_us=cost)
-    bench = make_bench(subject_of(CYCLE), session.device, 5, seed=1, contents=2, allocated=5)
+    bench = make_bench(subject_of(CYCLE), session, 5, seed=1, contents=2, allocated=5)
     bench.prepare()
     found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
     assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
@@ -104,7 +104,7 @@ def test_every_phase_has_as_many_samples_and_all_must_be_known_well_enough():
         return us - shifted.pop() if us == 5.0 and shifted else us
 
     session = session_on(cost_us=cost)
-    bench = make_bench(subject_of(CYCLE), session.device, 1, seed=1, contents=1, allocated=1)
+    bench = make_bench(subject_of(CYCLE), session, 1, seed=1, contents=1, allocated=1)
     bench.prepare()
     found = time_phases(bench, session, bench.capture(bench.one_pass, 1), bench.capture((ADVANCE,)))
     (taken,) = {len(sampled.samples) for sampled in found.each}

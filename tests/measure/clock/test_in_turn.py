@@ -11,7 +11,7 @@ from harness.measure.clock.validity import InvalidTiming
 def programs_on(**script):
     """A session, and two equal programs over one ring."""
     session = session_on(**script)
-    bench = make_bench(subject_of(SCALE), session.device, 40, 1, QUICK.contents, allocated=40)
+    bench = make_bench(subject_of(SCALE), session, 40, 1, QUICK.contents, allocated=40)
     bench.prepare()
     return session, bench, tuple(bench.capture(bench.one_pass, 16) for _ in range(2))
 

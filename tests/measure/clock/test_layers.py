@@ -17,7 +17,7 @@ def found():
 
 
 def test_every_launch_of_a_call_is_a_node():
-    bench = make_bench(subject_of(layered(LAYERS)), session_on().device, 2, seed=1, contents=2, allocated=2)
+    bench = make_bench(subject_of(layered(LAYERS)), session_on(), 2, seed=1, contents=2, allocated=2)
     bench.prepare()
     assert LAUNCHES * LAYERS == bench.nodes
 

@@ -11,7 +11,7 @@ from harness.measure.clock.settings import ClockSettings
 
 
 def bench_of(kernel, session=None, slots=5):
-    bench = make_bench(subject_of(kernel), (session or session_on()).device, slots, seed=1, contents=3, allocated=slots)
+    bench = make_bench(subject_of(kernel), session or session_on(), slots, seed=1, contents=3, allocated=slots)
     bench.prepare()
     return bench
 

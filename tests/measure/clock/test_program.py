@@ -1,8 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from fake_device import FakeDevice, Script
-from toys import CYCLE, SCALE, STATE, subject_of, toy, with_cursor
+from toys import CYCLE, SCALE, STATE, session_on, subject_of, toy, with_cursor
 
 from harness import Cycle, Traffic
 from harness.errors import HarnessError
@@ -11,7 +10,7 @@ from harness.measure.clock.validity import InvalidTiming, Reason
 
 
 def bench_of(kernel, slots=6, **script):
-    bench = make_bench(subject_of(kernel), FakeDevice(Script(**script)), slots, seed=1, contents=4, allocated=slots)
+    bench = make_bench(subject_of(kernel), session_on(**script), slots, seed=1, contents=4, allocated=slots)
     bench.prepare()
     return bench
 

@@ -126,7 +126,7 @@ def test_all_calls_are_given_the_first_slots_activations_and_their_own_weights()
         return call(**inputs)
 
     kernel = replace(kernel, variants={"only": replace(kernel.variant("only"), call=spy)})
-    bench = make_bench(subject_of(kernel), session.device, 3, seed=1, contents=2, allocated=3)
+    bench = make_bench(subject_of(kernel), session, 3, seed=1, contents=2, allocated=3)
     bench.prepare()
     given.clear()
     plan = ServingPlan(3, Traffic(0, 0), ("x", "bias"))

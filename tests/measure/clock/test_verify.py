@@ -8,7 +8,7 @@ from harness.measure.clock.verify import sampled_slots, verify, verify_cursor
 
 
 def bench_of(kernel, slots=5):
-    bench = make_bench(subject_of(kernel), session_on().device, slots, seed=1, contents=3, allocated=slots)
+    bench = make_bench(subject_of(kernel), session_on(), slots, seed=1, contents=3, allocated=slots)
     bench.prepare()
     return bench
 
