@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from triton import knobs
+from triton.runtime import driver
 
+from harness.measure.clock.device import Call
 from harness.measure.sources import launcher_digest
 from harness.measure.subject import Subject
 
@@ -16,12 +18,29 @@ def cache_of(root: Path, digest: str) -> Path:
     return root / digest[:32]
 
 
-class Compiles:
-    """Compilations of the cell in hand that no cache answered."""
+def in_cache(folder: str, call: Call) -> Any:
+    """Make a call with Triton's cache in another folder."""
+    before = knobs.cache.dir
+    knobs.cache.dir = folder
+    try:
+        return call()
+    finally:
+        knobs.cache.dir = before
 
-    def __init__(self) -> None:
+
+class Compiles:
+    """Compilations of the cell in hand that no cache answered.
+
+    Args:
+        engine_cache: folder in which Triton keeps what no variant owns: the engine's kernels, and the module by which its driver
+            speaks to the GPU, which is built when a process first does; None: with those of the variant in hand.
+    """
+
+    def __init__(self, engine_cache: str | None) -> None:
         self.count = 0
         self._root = Path(knobs.cache.dir)
+        if engine_cache:
+            in_cache(engine_cache, lambda: driver.active.utils)
 
     def begin(self, subject: Subject) -> None:
         """Count anew, and read and write the cache that the static kind fills for this variant."""

@@ -238,7 +238,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if subject.torch_device == "cuda":
         from harness.measure.compiles import Compiles
 
-        session.compiles = session.compiles or Compiles()
+        session.compiles = session.compiles or Compiles(launch_request.engine_cache if launch_request else None)
         session.compiles.begin(subject)
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton import knobs
 
 from harness.measure.clock.device import TOUCH_STRIDE, Call, Grid
+from harness.measure.compiles import in_cache
 
 BLOCKS = ((4096, 4), (8192, 8), (16384, 8), (16384, 16))
 """(int32 elements a program, warps) among which the fastest copy and read is found."""
@@ -59,16 +58,6 @@ def arithmetic_kernel(p_sink, steps, BLOCK: tl.constexpr):
     for _ in range(steps):
         b = b * 0.999 + 1.0
     tl.store(p_sink + tl.program_id(0), tl.sum(b))
-
-
-def in_cache(folder: str, call: Call) -> Any:
-    """Make a call with Triton's cache in another folder."""
-    before = knobs.cache.dir
-    knobs.cache.dir = folder
-    try:
-        return call()
-    finally:
-        knobs.cache.dir = before
 
 
 class TritonProbes:
