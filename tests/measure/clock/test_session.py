@@ -128,3 +128,40 @@ def test_ceilings_are_the_units_own():
 def test_two_sessions_on_equal_devices_agree():
     one, other = (session_on(FakeDevice(Script())) for _ in range(2))
     assert one.clock == other.clock
+
+
+def slow_calls(session, count, us):
+    """Calls that each take the host so long to capture."""
+    kernel = session.device.empty((1, 1, 1))
+    return [lambda: (session.device.sleep_us(us), kernel())] * count
+
+
+def idle_ms(session, calls):
+    """For how long a session would warm its device up after capturing these calls."""
+    session.keep_warm()
+    graph = session.capture(calls, session.device.new_pool())
+    begin = session.device.now_ns()
+    session.keep_warm()
+    return graph, (session.device.now_ns() - begin) / 1e6
+
+
+def test_the_device_works_while_calls_are_captured_and_need_not_be_warmed_up_again():
+    session = session_on()
+    graph, idle = idle_ms(session, slow_calls(session, 200, 1000.0))
+    assert graph.nodes == 200  # of the calls alone
+    assert idle < 1.0
+
+
+def test_a_capture_that_takes_no_time_is_given_no_work():
+    session = session_on()
+    session.keep_warm()
+    before = session.device.replays
+    session.capture(slow_calls(session, 200, 0.0), session.device.new_pool())
+    assert session.device.replays == before
+
+
+def test_where_the_device_cannot_work_meanwhile_it_is_warmed_up_afterwards():
+    session = session_on(warm_up_s=0.5)
+    session.device.works_while_capturing = False
+    _, idle = idle_ms(session, slow_calls(session, 200, 1000.0))
+    assert idle > 200.0
