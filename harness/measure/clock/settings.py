@@ -55,7 +55,7 @@ class ClockSettings:
     budget_s: float = 3.0
     side_budget_s: float = 0.3
     chunk: int = 30
-    eager_calls: int = 200
+    eager_calls: int = 100
     eager_budget_s: float = 0.15
     eager_least_calls: int = 20
     eager_sample_us: float = 50_000.0

@@ -82,7 +82,7 @@ def test_a_chain_in_place_works_on_one_state():
     assert all(torch.equal(bench.ring.inputs(s)["state"], before) for s, before in zip((1, 2), others, strict=True))
 
 
-@pytest.mark.parametrize(("us", "expected"), [(1.0, 200), (500.0, 100), (1e6, 20)])
+@pytest.mark.parametrize(("us", "expected"), [(1.0, 100), (1000.0, 50), (1e6, 20)])
 def test_an_eager_sample_is_bounded_in_calls_and_in_time(us, expected):
     assert len(eager_steps(bench_of(SCALE), us, ClockSettings())) == expected
 
