@@ -5,7 +5,8 @@
 CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us. Of this one, launches in which the engine's own kernels ran first read
 2.41 us, and those in which they did not 2.07 us. Every process is a fork of one that has imported everything, prints the median of the
 call over a cold ring (us), and has run something else, before the call was made for the first time or after that: a kernel of the
-engine, torch's own copy, a canary, the floors or the ceilings, or taken as much memory as a canary takes.
+engine, torch's own copy, a canary, the floors or the ceilings, captured one graph more, or taken as much memory as a canary takes.
+Beside that, a process captures three graphs: the probe of a call, the calls over the ring, and the one that keeps the GPU warm.
 """
 
 from __future__ import annotations
@@ -65,12 +66,20 @@ def read_ceilings(session: ClockSession) -> None:
     assert session.ceilings
 
 
+def capture_graph(session: ClockSession) -> None:
+    """Capture one graph more, of one empty kernel, which is never replayed."""
+    empty = session.device.kernels.empty((1, 1, 1))
+    session.device.run(empty)
+    session.device.capture([empty], session.device.new_pool())
+
+
 OTHERS: dict[str, Before] = {
     "the arithmetic": lambda session: session.device.run(session.device.kernels.arithmetic()),
     "the copy": run_copy,
     "the empty kernel": lambda session: session.device.run(session.device.kernels.empty((1, 1, 1))),
     "a copy of torch's": run_torch,
     "memory taken": take_memory,
+    "one graph more": capture_graph,
     "a canary": ClockSession.note_canary,
     "the clock's floors": read_floors,
     "the ceilings": read_ceilings,
