@@ -152,6 +152,7 @@ class Supervisor:
         current: Cell | None = None
         began_ns: int | None = None
         ended: list[Cell] = []
+        aside: dict[Cell, Summary | None] = {}
         try:
             for message in self._messages(launch, read, job, ending):
                 kind = message.get("type")
@@ -161,16 +162,21 @@ class Supervisor:
                     self._place = dataclasses.replace(self._place, environment=found, node=node)
                 elif kind == "begin":
                     current, began_ns = self._expected(message, cells), time.monotonic_ns()
+                elif kind == "aside":  # it has its main figure, and is begun again for the others once all cells have theirs
+                    aside[self._expected(message, cells)] = self._summary(began_ns)
+                    current = began_ns = None
                 elif kind == "end":
-                    summary, began_ns = self._summary(began_ns), None
+                    cell = self._expected(message, cells)
+                    parts = [aside.pop(cell, None), self._summary(began_ns)]
+                    summary = parts[0] or parts[1]
                     seen = {"telemetry": dataclasses.asdict(summary)} if summary else {}
                     records = tuple(self._records(job, turn, name, message, seen))
                     if job.kind in TIMED:
-                        records = invalidated(records, unfit(summary))
+                        records = invalidated(records, next(filter(None, map(unfit, parts)), None))
                     to_table(records, f"what {name} sent")  # a record that cannot be stored must not reach the journal
-                    ended.append(self._expected(message, cells))
-                    current = None
-                    yield CellDone(job, ended[-1], records)
+                    ended.append(cell)
+                    current = began_ns = None
+                    yield CellDone(job, cell, records)
                 elif kind == "retract":
                     yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
                 else:

@@ -64,6 +64,9 @@ class Progress:
     readings: list[Reading] = field(default_factory=list)
     started_at: str = ""
     began: float = 0.0
+    spent: float = 0.0
+    """Seconds, and compilations, of the part that is over where the cell was put aside."""
+    compiled: int = 0
 
 
 @dataclass
@@ -77,6 +80,8 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     compiles: Compiles | None = None
     lines: list[str] = field(default_factory=list)
+    aside: list[tuple[Subject, Progress]] = field(default_factory=list)
+    """Cells of which figures are put off until all have their main one."""
 
 
 DEFAULT_SEED = 1
@@ -108,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
         device = load_devices()[name]
         asked = launch_request
         timer = (
-            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside, engine_cache=asked.engine_cache)
+            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside, puts_off=True, engine_cache=asked.engine_cache)
             if asked
             else Timer(device, DEFAULT_SEED, None)
         )
@@ -231,8 +236,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     session = item.config.stash[SESSION]
     session.progress = Progress([], datetime.now(UTC).isoformat(), time.monotonic())
     subject = _subject_of(item)
-    if subject is None:
-        return
+    if subject is not None:
+        _begin(session, subject)
+
+
+def _begin(session: Session, subject: Subject) -> None:
     if launch_request:
         launch_request.emitter.send({"type": "begin", "cell": str(subject.cell)})
     if subject.torch_device == "cuda":
@@ -252,32 +260,64 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     session = item.config.stash[SESSION]
     progress = session.progress
-    readings = list(progress.readings)
-    failed = [r for r in readings if r.status is not Status.OK]
+    if str(subject.cell) in session.timer.put_off and call.excinfo is None:
+        _put_aside(session, subject)
+        return report
+    failed = [r for r in progress.readings if r.status is not Status.OK]
     if call.excinfo is not None and not failed:
-        readings.append(_blame(call.excinfo.value))
-    elif not readings:
-        readings.append(_reading(Status.INVALID, "the job file recorded nothing"))
-    compiled = {"compiles_in_lease": session.compiles.count} if session.compiles else {}
+        progress.readings.append(_blame(call.excinfo.value))
+    elif not progress.readings:
+        progress.readings.append(_reading(Status.INVALID, "the job file recorded nothing"))
+    _end(session, subject)
+    return report
+
+
+def _put_aside(session: Session, subject: Subject) -> None:
+    progress = session.progress
+    progress.spent = time.monotonic() - progress.began
+    progress.compiled = session.compiles.count if session.compiles else 0
+    session.aside.append((subject, progress))
+    if launch_request:
+        launch_request.emitter.send({"type": "aside", "cell": str(subject.cell)})
+
+
+def _take_up(session: Session, subject: Subject, progress: Progress) -> None:
+    """Measure what was put off of a cell."""
+    session.progress, progress.began = progress, time.monotonic()
+    _begin(session, subject)
+    try:
+        progress.readings.extend(session.timer.put_off[str(subject.cell)]())
+    except Exception as error:
+        progress.readings.append(_blame(error))
+    _end(session, subject)
+
+
+def _end(session: Session, subject: Subject) -> None:
+    """Send what was recorded of the cell in hand."""
+    progress = session.progress
+    compiled = {"compiles_in_lease": progress.compiled + session.compiles.count} if session.compiles else {}
     message = {
         "type": "end",
         "cell": str(subject.cell),
-        "readings": [{**vars(r), "columns": compiled | dict(r.columns)} for r in readings],
+        "readings": [{**vars(r), "columns": compiled | dict(r.columns)} for r in progress.readings],
         "started_at": progress.started_at,
-        "duration": time.monotonic() - progress.began,
+        "duration": progress.spent + time.monotonic() - progress.began,
     }
     if launch_request:
         launch_request.emitter.send(message)
     else:
-        session.lines += [_line(subject, r) for r in readings]
-    return report
+        session.lines += [_line(subject, r) for r in progress.readings]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was found out about the unit to the next launch; take back every figure of a launch whose clock was wrong."""
+    """Take up what was put off; hand what was found out about the unit to the next launch; take back every figure of a launch whose
+    clock was wrong."""
     if SESSION not in session.config.stash:
         return
-    timer = session.config.stash[SESSION].timer
+    own = session.config.stash[SESSION]
+    for subject, progress in own.aside:
+        _take_up(own, subject, progress)
+    timer = own.timer
     timer.close()
     if launch_request and timer.fault:
         launch_request.emitter.send({"type": "retract", "reason": timer.fault})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was read, and the samples (us a call) of the main figure, which pytest-benchmark shows."""
+    """What was read, and the samples (us a call) of the main figure, which pytest-benchmark shows.
+
+    Nothing is read yet where the timer has put the cell's other figures off: its readings come from `Timer.put_off`.
+    """
 
     readings: Sequence[Reading]
     samples_us: Sequence[float]
@@ -38,6 +41,8 @@ class Timer:
         first: whether a lease begins: the canaries that the file has are another lease's, and are taken out of it at once. This
             launch may end without handing on its own, and launches after it are held against the first canary in the file.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
+        puts_off: take the main figures of all cells first, and what only some launches measure afterwards (`put_off`), so that main
+            figures are taken after the same history in every launch.
         engine_cache: folder in which Triton keeps the engine's own kernels, whatever variant is in hand; None: with the variant's.
     """
 
@@ -49,9 +54,13 @@ class Timer:
         *,
         first: bool = True,
         beside: bool = True,
+        puts_off: bool = False,
         engine_cache: str | None = None,
     ) -> None:
         self.device, self.seed, self.lease, self.beside, self.engine_cache = device, seed, lease, beside, engine_cache
+        self.puts_off = puts_off
+        self.put_off: dict[str, Callable[[], Sequence[Reading]]] = {}
+        """What is left to measure of a cell, and then gives all its readings."""
         if first and (known := self._known()):
             self._hand_on({**known, "canaries": []})
 
@@ -70,13 +79,11 @@ class Timer:
 
     def __call__(self, subject: Subject) -> Timing:
         """Time one cell; on `cpu` by the interpreter's clock."""
-        readings = time_in_interpreter(subject) if subject.torch_device == "cpu" else self._on_device(subject)
-        samples = next((r.columns["samples"] for r in readings if r.value is not None), ())
-        return Timing(readings, samples)
+        return _shown(time_in_interpreter(subject)) if subject.torch_device == "cpu" else self._on_device(subject)
 
-    def _on_device(self, subject: Subject) -> list[Reading]:
+    def _on_device(self, subject: Subject) -> Timing:
         from harness.measure.clock.launches import record_launches
-        from harness.measure.clock.timing import time_cell
+        from harness.measure.clock.timing import time_cell, time_main
         from harness.measure.sources import launcher_digest
 
         subject.call(subject.inputs())
@@ -89,7 +96,18 @@ class Timer:
             "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
         }
         code = hashlib.sha256(json.dumps(built).encode()).hexdigest()[:16]
-        return [replace(r, columns={**built, **r.columns}) for r in time_cell(subject, self.session, code=code, beside=self.beside)]
+        session, cell, main = self.session, str(subject.cell), None
+        if self.puts_off and (self.beside or session.facts.proof(cell, code) is None):
+            main = time_main(subject, session, code=code)
+
+        def whole() -> list[Reading]:
+            readings = main if isinstance(main, list) else time_cell(subject, session, code=code, beside=self.beside, main=main)
+            return [replace(r, columns={**built, **r.columns}) for r in readings]
+
+        if main is None or isinstance(main, list):
+            return _shown(whole())
+        self.put_off[cell] = whole
+        return Timing((), main.samples)
 
     @property
     def fault(self) -> str | None:
@@ -117,3 +135,7 @@ class Timer:
             part = self.lease.with_suffix(".part")
             part.write_text(json.dumps(facts))
             part.replace(self.lease)
+
+
+def _shown(readings: Sequence[Reading]) -> Timing:
+    return Timing(readings, next((r.columns["samples"] for r in readings if r.value is not None), ()))

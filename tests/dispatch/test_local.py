@@ -218,6 +218,46 @@ def test_a_cell_that_ends_after_its_fork_server_did_is_not_believed_and_the_next
     assert found["double", "N=9"] == ("ok", None)
 
 
+PUTS_OFF = """
+    timer = request.config.stash[__import__("harness.measure.plugin", fromlist=["SESSION"]).SESSION].timer
+    with open({note!r}, "a") as log: log.write(f"{{subject.case.N}} ")
+    def rest(log=open({note!r}, "a")):
+        log.write(f"rest of {{subject.case.N}} "); log.flush()
+        {then}
+        return [Reading("rel_l2_error", 0.25)]
+    timer.put_off[str(subject.cell)] = rest
+    return
+"""
+
+
+class TestWhatACellPutsOff:
+    """A launch that takes the main figures of its cells first."""
+
+    def put_off(self, repository, tmp_path, then="pass"):
+        repository.job(PUTS_OFF.strip().format(note=str(tmp_path / "note"), then=then))
+        job = repository.root / "jobs/correctness.py"
+        repository.write("jobs/correctness.py", job.read_text().replace("(subject, record)", "(subject, record, request)"))
+        outcome = run(repository)
+        return outcome, (tmp_path / "note").read_text().strip()
+
+    def test_is_measured_when_all_cells_have_had_their_turn(self, repository, tmp_path):
+        outcome, note = self.put_off(repository, tmp_path)
+        assert note == "8 9 rest of 8 rest of 9"
+        assert [("rel_l2_error", 0.25, "ok")] * 2 == [(r.metric, r.value, r.status) for r in outcome.records]
+        assert outcome.exit_code == 0
+
+    def test_and_fails_then_is_the_cells_own_failure(self, repository, tmp_path):
+        outcome, _ = self.put_off(repository, tmp_path, "if subject.case.N == 8: raise OSError('late')")
+        found = statuses(outcome)
+        assert (found["double", "N=8"][0], found["double", "N=9"]) == ("crash", ("ok", None))
+        assert found["double", "N=8"][1].startswith("OSError: late")
+
+    def test_and_kills_the_launch_then_costs_the_cell_alone(self, repository, tmp_path):
+        outcome, note = self.put_off(repository, tmp_path, "if subject.case.N == 8: os.kill(os.getpid(), signal.SIGSEGV)")
+        assert statuses(outcome) == {("double", "N=8"): ("crash", "killed by SIGSEGV"), ("double", "N=9"): ("ok", None)}
+        assert note == "8 9 rest of 8 9 rest of 9"
+
+
 def test_a_daemon_that_a_launch_leaves_behind_is_ended(repository, tmp_path):
     note = tmp_path / "pid"
     leave = f"open({str(note)!r}, 'w').write(str(os.getpid())), os.execvp('sleep', ['sleep', '60'])"

@@ -64,6 +64,10 @@ def begin(cell):
     return {"type": "begin", "cell": str(cell)}
 
 
+def aside(cell):
+    return {"type": "aside", "cell": str(cell)}
+
+
 def end(cell, evidence=None):
     columns = {} if evidence is None else {"evidence": evidence}
     reading = {"metric": "latency_us", "value": 1.5, "status": "ok", "reason": None, "columns": columns}
@@ -98,6 +102,26 @@ def test_each_cell_is_asked_about_from_its_begin_to_its_end_and_a_timed_job_as_a
     assert len(cells) == 2
     assert sorted(instants) == instants
     assert all(late - early > 5_000_000 for early, late in cells)  # the launch takes 10 ms over each
+
+
+def in_two_parts(*cells):
+    """What a launch says that takes the main figures of its cells first."""
+    first = [message for cell in cells for message in (begin(cell), aside(cell))]
+    return [*first, *(message for cell in cells for message in (begin(cell), end(cell)))]
+
+
+def test_a_cell_that_was_put_aside_has_the_sensors_of_its_main_figure(context):
+    main = [dataclasses.replace(SEEN, samples=n) for n in (11, 12)]
+    found = records(context, Reader(first=main), *in_two_parts(FIRST, SECOND), cells=(FIRST, SECOND))
+    assert [11, 12] == [record.evidence["telemetry"]["samples"] for record in found]
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["main", "rest"])
+def test_a_unit_that_was_not_fit_in_either_part_spoils_the_cell(context, part):
+    seen = [SEEN, SEEN]
+    seen[part] = dataclasses.replace(SEEN, others=1)
+    (record,) = records(context, Reader(first=seen), *in_two_parts(FIRST))
+    assert ("invalid", "contended: another process computed on the unit") == (record.status, record.reason)
 
 
 @pytest.mark.parametrize("reader", [None, Reader(seen=None)], ids=["no sensors", "no sample"])

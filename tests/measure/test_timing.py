@@ -1,5 +1,6 @@
 """What launches on one unit hand on to each other; the scripted device stands for a GPU."""
 
+import contextlib
 import json
 import sys
 from functools import partial
@@ -9,10 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "clock"))
 from fake_device import FakeDevice, Script
-from toys import QUICK
+from toys import QUICK, SCALE, subject_of
 
 from harness.devices.table import load_devices
-from harness.measure.clock import session, torch_device
+from harness.measure import sources
+from harness.measure.clock import launches, session, set_up, torch_device
 from harness.measure.timing import Timer
 
 USUAL, SLOWER = 1.0, 1.2
@@ -75,3 +77,55 @@ def test_what_holds_for_the_unit_is_handed_from_lease_to_lease(launch, tmp_path)
     handed = json.loads((tmp_path / "lease.json").read_text())
     assert ([], vars(clock)) == (handed["canaries"], handed["clock"])
     assert clock == launch(first=True).session.facts.clock
+
+
+@pytest.fixture
+def timed(launch, monkeypatch, tmp_path):
+    """Times a toy in a launch of its own, which puts off what it can: what it gave, and the timer, not closed."""
+    monkeypatch.setattr(sources, "launcher_digest", lambda kernel, variant: "digest")
+    monkeypatch.setattr(launches, "record_launches", lambda: contextlib.nullcontext([]))  # a toy launches no kernel of Triton's
+
+    def run(**asked):
+        timer = Timer(load_devices()["h200"], 1, tmp_path / "lease.json", puts_off=True, **asked)
+        return timer._on_device(subject_of(SCALE)), timer
+
+    return run
+
+
+def metrics(readings):
+    return [r.metric for r in readings]
+
+
+def test_what_only_some_launches_measure_is_put_off_and_then_gives_all_readings(timed):
+    timing, timer = timed(first=True)
+    cell = str(subject_of(SCALE).cell)
+    assert ((), [cell]) == (timing.readings, list(timer.put_off))
+    readings = timer.put_off[cell]()
+    assert timing.samples_us == tuple(readings[0].columns["samples"])
+    assert {"latency_us", "eager_us", "gbps"} <= set(metrics(readings))
+    assert {"digest"} == {r.columns["launcher_digest"] for r in readings}
+
+
+def test_a_launch_with_nothing_to_put_off_gives_its_readings_at_once(timed):
+    _, timer = timed(first=True)
+    for rest in timer.put_off.values():
+        rest()
+    timer.close()
+    timing, later = timed(first=False, beside=False)
+    assert ({}, "latency_us") == (later.put_off, timing.readings[0].metric)
+    assert "eager_us" not in metrics(timing.readings)
+    assert timing.samples_us == timing.readings[0].columns["samples"]
+
+
+def test_code_that_no_launch_has_proved_puts_its_proof_off(timed):
+    timing, timer = timed(first=True, beside=False)
+    (rest,) = timer.put_off.values()
+    assert timing.readings == ()
+    assert "eager_us" not in metrics(rest())
+    assert timer.session.facts.rings
+
+
+def test_a_main_figure_that_cannot_be_taken_is_told_at_once(timed, monkeypatch):
+    monkeypatch.setattr(set_up, "estimate_bytes", lambda *args: 1 << 60)
+    timing, timer = timed(first=True)
+    assert ([("skipped", "memory")], {}) == ([(r.status, r.reason) for r in timing.readings], timer.put_off)

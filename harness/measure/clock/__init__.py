@@ -15,7 +15,7 @@ from harness.measure.clock.facts import LeaseFacts, RingProof
 from harness.measure.clock.launches import LaunchRecord, record_launches
 from harness.measure.clock.session import ClockSession
 from harness.measure.clock.settings import ClockSettings
-from harness.measure.clock.timing import time_cell
+from harness.measure.clock.timing import time_cell, time_main
 from harness.measure.clock.torch_device import TorchDevice
 from harness.measure.clock.validity import InvalidTiming, Reason
 
@@ -36,4 +36,5 @@ __all__ = [
     "record_launches",
     "take_canary",
     "time_cell",
+    "time_main",
 ]

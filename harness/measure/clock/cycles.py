@@ -48,6 +48,11 @@ class Cycled:
     step: Sampled
     phases: Phases
 
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """Those of a step of the cycle: us a call."""
+        return self.step.samples
+
     def unsettled(self) -> Cycled:
         """These samples, where something else showed that the level shifts."""
         return Cycled(self.step.unsettled(), Phases(tuple(each.unsettled() for each in self.phases.each)))

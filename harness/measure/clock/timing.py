@@ -1,56 +1,65 @@
-"""Times one cell: sets up its ring, proves that replays compute, measures every figure, and proves it again."""
+"""Times one cell: sets up its ring, and takes its figures.
+
+What a process allocated and captured before a cell moves that cell's time by up to half a per cent, and only some launches prove rings
+and take the figures beside. So a launch may take the main figures of all its cells first (`time_main`), as every launch does, and hand
+them to `time_cell` for the rest.
+"""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
-from harness.authoring.model import Traffic
-from harness.measure.clock.cycles import Cycled, time_phases
-from harness.measure.clock.estimate import calls_per_sample
-from harness.measure.clock.facts import RingProof
-from harness.measure.clock.floors import ONE_PROGRAM
-from harness.measure.clock.in_turn import time_in_turn
-from harness.measure.clock.modes import capture_chain, time_eager, time_single
-from harness.measure.clock.program import ADVANCE, Bench, Program
-from harness.measure.clock.readings import CHAIN, CYCLE, EAGER, GRAPH1, PHASE, RING, SERVING, WARM, Frame, Taken, invalid, skipped
-from harness.measure.clock.ring import is_warm
-from harness.measure.clock.sampling import Sampled
-from harness.measure.clock.serving import capture_serving
+from harness.measure.clock.figures import MAIN, Figures, Main
+from harness.measure.clock.readings import invalid, skipped
 from harness.measure.clock.session import ClockSession
-from harness.measure.clock.set_up import SetUp, set_up
-from harness.measure.clock.validity import InvalidTiming, Reason, RingTooSmall, check_doubling, check_peak, check_phases
-from harness.measure.clock.verify import verify, verify_cursor
-from harness.measure.costs import cost_breach
+from harness.measure.clock.set_up import set_up
+from harness.measure.clock.validity import InvalidTiming, Reason, RingTooSmall
 from harness.measure.subject import Reading, Subject
 
-MAIN = "latency_us"
-Figure = TypeVar("Figure", Sampled, Cycled)
-FIRST_BATCHES, FIRST_SAMPLES = 3, 3
-FIRST_TOLERANCE = 0.75
-"""Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
-VERIFIED_BEFORE, VERIFIED_AFTER = 1_000_003, 2_000_003
-"""Added to a launch's seed for the contents of verification: far from those that are timed."""
+Taking = TypeVar("Taking")
 
 
-def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside: bool = True) -> list[Reading]:
+def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside: bool = True, main: Main | None = None) -> list[Reading]:
     """Measure a cell that passed its correctness gate in this launch.
 
     Args:
         code: what tells the code in hand from other code that the lease times in this cell: its ring is proved cold once for each.
         beside: take the figures that nothing is judged by too: warm, serving, chained, one replay, eager.
+        main: the main figure, where `time_main` has taken it in this launch.
 
     Returns:
         `latency_us` first: invalid or skipped and alone, or valid with every other figure that the cell has. A number
         that failed a check is in no reading.
     """
+    return _guard(subject, session, lambda: _time_cell(subject, session, code, beside, main))
+
+
+def time_main(subject: Subject, session: ClockSession, *, code: str = "") -> Main | list[Reading]:
+    """Take the main figure alone, of which nothing is known until `time_cell` has been given it.
+
+    Returns:
+        The figure, or, where there is none, the readings that say why.
+    """
+
+    def take() -> Main | list[Reading]:
+        ready = set_up(subject, session, code, session.facts.growth(str(subject.cell)) or 1, beside=False)
+        if ready is None:
+            return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
+        try:
+            return Figures(ready, session, ready.bench, beside=False).main_alone()
+        finally:
+            ready.bench.release()
+
+    return _guard(subject, session, take)
+
+
+def _guard(subject: Subject, session: ClockSession, take: Callable[[], Taking]) -> Taking | list[Reading]:
+    """What was taken, or an invalid reading of what spoilt it."""
     if session.fault is not None:
         return [invalid(MAIN, session.fault, subject)]
     try:
-        return _time_cell(subject, session, code, beside)
+        return take()
     except InvalidTiming as breach:
         if breach.reason is Reason.NEGATIVE_TIME:
             # The clock itself is wrong: nothing that it said in this launch can be used.
@@ -60,7 +69,7 @@ def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside
         session.device.release_memory()
 
 
-def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool) -> list[Reading]:
+def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool, main: Main | None) -> list[Reading]:
     """Measure with the smallest ring that is proved cold. Once a lease has timed other code of the cell, with that code's ring alone."""
     fixed = session.facts.growth(str(subject.cell))
     growth = fixed or 1
@@ -72,264 +81,16 @@ def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool)
                 raise InvalidTiming(Reason.NOT_COLD, f"{breach.detail}, and there is no room to prove a ring {growth} times as large")
             return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
         try:
-            return _Timing(ready, session, ready.bench, beside).readings()
+            return Figures(ready, session, ready.bench, beside, main).readings()
         except RingTooSmall as small:
             breach = small
         finally:
             ready.bench.release()
         session.device.release_memory()
+        main = None  # of a ring that was not cold
         if fixed is not None:
             found = f"{breach.detail}; with this ring other code of the cell was cold: time each in a run of its own"
             raise InvalidTiming(Reason.NOT_COLD, found)
         if growth == session.settings.most_growth:
             raise breach
         growth *= 2
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """Programs of the figures beside the cold one; None where the cell has none."""
-
-    single: Program
-    warm: Program | None
-    serving: Program | None
-    chain: Program | None
-
-
-@dataclass
-class _Timing:
-    """The figures of one cell. The main one comes first, before anything is captured that only some launches need: what a process
-    did before moves the time of small calls.
-
-    Args:
-        beside: whether the figures that nothing is judged by are taken.
-    """
-
-    ready: SetUp
-    session: ClockSession
-    bench: Bench
-    beside: bool
-
-    def readings(self) -> list[Reading]:
-        """Take every figure."""
-        bench = self.bench
-        bench.prepare()
-        self._check_costs()
-        first = bench.capture(bench.one_pass)
-        us = self._first_look(first)
-        return self._cycle(first, us) if bench.cycle else self._calls(first, us)
-
-    def _frame(self) -> Frame:
-        return Frame(self.ready, self.session.floors([grid for grid in self.bench.grids if grid] or [ONE_PROGRAM]))
-
-    def _check_costs(self) -> None:
-        """Hold compulsory bytes against the tensors of the variant whose bytes they are: the kernel's against its default variant's.
-
-        Raises:
-            InvalidTiming: cost_model.
-        """
-        breach = cost_breach(self.bench.subject, self.bench.scratch.inputs(0), self.bench.output_bytes)
-        if breach is not None:
-            raise InvalidTiming(Reason.COST_MODEL, breach)
-
-    def _first_look(self, first: Program) -> float:
-        """About how long a call takes (us). Samples are sized by it, so a clock that is far off must be found here.
-
-        Raises:
-            InvalidTiming: host_clock, negative_time or no_valid_samples.
-        """
-        session = self.session
-        batches = [session.take(first.replays, first.calls, FIRST_SAMPLES, self.bench.reset) for _ in range(FIRST_BATCHES)]
-        quickest = min(batches, key=lambda batch: batch.wall_us)
-        session.check_host([quickest], FIRST_TOLERANCE)
-        return statistics.median(us for batch in batches for us in batch.samples)
-
-    def _calls(self, first: Program, us: float) -> list[Reading]:
-        """A kernel whose calls are all alike."""
-        bench, session = self.bench, self.session
-        main = self._lengthened(first, us)
-        verify(bench, main, session.seed + VERIFIED_BEFORE)
-        sampled = self._proved(partial(self._measure_main, main), lambda sampled: sampled.us, main, us)
-        frame = self._frame()
-        found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
-        if self.beside:
-            found += self._measure_beside(self._capture_beside(us), frame)
-            found += self._eager(frame, sampled.us)
-        verify(bench, main, session.seed + VERIFIED_AFTER)
-        return found
-
-    def _capture_beside(self, us: float) -> _Beside:
-        bench = self.bench
-        warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
-        chain = capture_chain(bench, self._repetitions(us, bench.slots))
-        return _Beside(bench.capture((0,)), warm, self._capture_serving(us), chain)
-
-    def _capture_serving(self, us: float) -> Program | None:
-        plan = self.ready.serving
-        return capture_serving(self.bench, plan, us, self.session.least_sample_us) if plan is not None and plan.slots else None
-
-    def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
-        single, session = programs.single, self.session
-        found = self._guarded("graph1_us", lambda: [frame.time("graph1_us", time_single(session, single), GRAPH1, single)])
-        if programs.warm is None:
-            found.append(skipped("latency_warm_us", Reason.WARM_FOOTPRINT, {"data": self.bench.subject.kernel.data}))
-        else:
-            found += self._replayed("latency_warm_us", programs.warm, WARM, frame)
-        found += self._measure_serving(programs.serving, frame)
-        if programs.chain is not None:
-            found += self._replayed("chained_us", programs.chain, CHAIN, frame)
-        return found
-
-    def _measure_serving(self, program: Program | None, frame: Frame) -> list[Reading]:
-        plan, metric = self.ready.serving, "latency_serving_us"
-        if plan is None:
-            return []
-        if program is None:
-            return [skipped(metric, plan.why_not, {"data": self.bench.subject.kernel.data})]
-        return self._replayed(metric, program, SERVING, frame, plan.cold)
-
-    def _cycle(self, first: Program, us: float) -> list[Reading]:
-        """A kernel whose cost depends on the phase of a cycle."""
-        bench, session = self.bench, self.session
-        main = bench.capture(bench.pass_over(bench.slots), self._repetitions(us, bench.slots * bench.cycle_length))
-        advance = bench.capture((ADVANCE,))
-        phase = self._lengthened(first, us)
-        verify_cursor(bench, advance)
-        verify(bench, main, session.seed + VERIFIED_BEFORE)
-        cycle = self._proved(partial(self._measure_cycle, main, phase, advance), lambda cycle: cycle.phases.each[0].us, phase, us)
-        sampled, phases = cycle.step, cycle.phases
-        frame = self._frame()
-        found = [frame.time(MAIN, sampled, CYCLE, main), *frame.bandwidth(sampled.us, CYCLE, main)]
-        found += [frame.time(metric, part, PHASE, phase) for metric, part in phases.figures().items()]
-        if self.beside:
-            found += self._measure_serving(self._capture_serving(us), frame)
-            found += self._eager(frame, sampled.us)
-        verify(bench, main, session.seed + VERIFIED_AFTER)
-        return found
-
-    def _proved(self, measure: Callable[[], Figure], us_of: Callable[[Figure], float], once: Program, us: float) -> Figure:
-        """A cold figure; taken again where the proof that it is cold finds another time: what came before a shift is warm-up.
-
-        Args:
-            us_of: the time of a call in the figure that the program `once` takes; `us` is about that.
-        """
-        figure = measure()
-        if not self.ready.proves:
-            return figure
-        doubled = self._capture_doubled(us)
-        if not self._prove_cold(once, us_of(figure), doubled):
-            figure = measure()
-            if not self._prove_cold(once, us_of(figure), doubled):
-                figure = figure.unsettled()
-        if doubled is not None:
-            doubled.release()
-        return figure
-
-    def _measure_cycle(self, main: Program, phase: Program, advance: Program) -> Cycled:
-        step = self._measure_main(main)
-        phases = time_phases(self.bench, self.session, phase, advance)
-        self._reconcile(main, step.us, [each.us for each in phases.each])
-        return Cycled(step, phases)
-
-    def _reconcile(self, main: Program, us: float, phase_us: list[float]) -> None:
-        """Hold the phases against the cycle; where they disagree, once more with the cycle as it is now: a unit that has come to
-        its power cap meanwhile is slower in both.
-
-        Raises:
-            InvalidTiming: phases, or what measuring raises.
-        """
-        tolerance = self.session.settings.phase_tolerance
-        try:
-            check_phases([us], phase_us, tolerance)
-        except InvalidTiming:
-            now = self.session.measure(main.replays, main.calls, self.session.settings.side_budget_s, self.bench.reset)
-            check_phases([us, now.us], phase_us, tolerance)
-
-    def _repetitions(self, us: float, unit: int) -> int:
-        return calls_per_sample(us, unit, self.session.least_sample_us)
-
-    def _lengthened(self, first: Program, us: float) -> Program:
-        """Passes over the ring that last for a sample: `first` itself where one pass does."""
-        repetitions = self._repetitions(us, self.bench.slots)
-        if repetitions == 1:
-            return first
-        first.release()
-        return self.bench.capture(self.bench.one_pass, repetitions)
-
-    def _fits_cache(self) -> bool:
-        return is_warm(self.ready.plan.touched, self.session.device.limits, self.session.settings.warm_fraction)
-
-    def _measure_main(self, main: Program) -> Sampled:
-        """The cold figure, refused where it cannot be one.
-
-        Raises:
-            InvalidTiming: not_cold, over_peak, or what measuring raises.
-        """
-        bench, settings = self.bench, self.session.settings
-        if not self.ready.plan.is_cold(len(main.slots), settings.cache_multiples):
-            between = self.ready.plan.reuse_bytes(len(main.slots))
-            found = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched, {between} bytes between two uses of one"
-            raise InvalidTiming(Reason.NOT_COLD, found)
-        sampled = self.session.measure(main.replays, main.calls, settings.budget_s, bench.reset)
-        check_peak(sampled.us, bench.subject.traffic, self.session.ceilings, settings.ceiling_margin)
-        return sampled
-
-    def _capture_doubled(self, us: float) -> Program | None:
-        """Passes over twice the ring; None where that does not fit."""
-        bench = self.bench
-        if bench.ring.slots < 2 * bench.slots:
-            return None
-        return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
-
-    def _prove_cold(self, once: Program, us: float, doubled: Program | None) -> bool:
-        """Note for this lease what doubling the ring does to the time, the ring and twice the ring in turn.
-
-        Args:
-            us: what a call took with the ring, by the program `once`.
-            doubled: passes over twice the ring; None where there is no room for it.
-
-        Returns:
-            Whether the ring still takes that time.
-
-        Raises:
-            InvalidTiming: what measuring raises, or RingTooSmall.
-        """
-        limit, now, twice, change = self.session.settings.doubling_limit, us, None, None
-        if doubled is not None:
-            now, twice = time_in_turn(self.session, (once, doubled), self.bench.reset)
-            change = check_doubling(now, twice, limit)
-        proofs = self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})
-        proofs[self.ready.code] = RingProof(self.ready.plan.growth, now, twice, change)
-        return abs(now / us - 1) < limit
-
-    def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame, cold: Traffic | None = None) -> list[Reading]:
-        """A figure beside the cold one, by replaying a program.
-
-        Args:
-            cold: what a call must read from memory at least; None where that is nothing.
-        """
-        session, settings = self.session, self.session.settings
-
-        def take() -> list[Reading]:
-            sampled = session.measure(program.replays, program.calls, settings.side_budget_s, self.bench.reset)
-            if cold is not None:
-                check_peak(sampled.us, cold, session.ceilings, settings.ceiling_margin)
-            return [frame.time(metric, sampled, taken, program)]
-
-        return self._guarded(metric, take)
-
-    def _eager(self, frame: Frame, us: float) -> list[Reading]:
-        def take() -> list[Reading]:
-            eager, enqueue = time_eager(self.bench, self.session, us)
-            return [frame.time("eager_us", eager, EAGER), frame.time("enqueue_us", enqueue, EAGER)]
-
-        return self._guarded("eager_us", take)
-
-    def _guarded(self, metric: str, take: Callable[[], list[Reading]]) -> list[Reading]:
-        """A breach beside the main figure spoils that figure alone, unless the clock itself is wrong."""
-        try:
-            return take()
-        except InvalidTiming as breach:
-            if breach.reason is Reason.NEGATIVE_TIME:
-                raise
-            return [invalid(metric, breach, self.bench.subject)]

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call, with_variant
 
 from harness import Traffic
-from harness.measure.clock import ClockSession, LeaseFacts, time_cell
+from harness.measure.clock import ClockSession, LeaseFacts, time_cell, time_main
 from harness.measure.clock.program import Bench
 from harness.measure.clock.set_up import footprint_of
 from harness.records import EVIDENCE, Status
@@ -190,6 +190,69 @@ def test_the_main_figure_comes_before_all_that_only_a_first_launch_does(kernel, 
     time_cell(subject_of(kernel), later, beside=False)
     assert captured[id(first)] == captured[id(later)]
     assert len(first.device.captured) > len(later.device.captured) >= len(captured[id(later)])
+
+
+def launched(kernels, *, first, known_by):
+    """What a launch of several cells does: with `first`, the main figures of all before the rest of any.
+
+    Returns:
+        The readings of each cell by metric, and what had been captured when each main figure was measured.
+    """
+    session = session_on(cost_us=phase_cost)
+    session.facts = replace(LeaseFacts.from_json(json.loads(json.dumps(known_by.facts.to_json()))), rings={})
+    captured, measure = [], session.measure
+    session.measure = lambda *args, **kwargs: captured.append(list(session.device.captured)) or measure(*args, **kwargs)
+    subjects = list(map(subject_of, kernels))
+    if not first:
+        session.facts.rings = known_by.facts.rings
+        return [time_cell(subject, session, beside=False) for subject in subjects], captured
+    mains = [time_main(subject, session) for subject in subjects]
+    at_mains = list(captured)
+    return [time_cell(subject, session, main=main) for subject, main in zip(subjects, mains, strict=True)], at_mains
+
+
+@pytest.mark.parametrize("kernels", [(SCALE, STATE), (CYCLE, SCALE)], ids=["calls", "cycle"])
+def test_main_figures_of_all_cells_are_taken_after_the_same_history_in_every_launch(kernels):
+    known_by = session_on(cost_us=phase_cost)
+    kernels = [replace(kernel, name=f"toy{i}") for i, kernel in enumerate(kernels)]
+    for kernel in kernels:
+        time_cell(subject_of(kernel), known_by)
+    _, first = launched(kernels, first=True, known_by=known_by)
+    _, later = launched(kernels, first=False, known_by=known_by)
+    assert first == later
+    assert len(first) == len(kernels)
+
+
+@pytest.mark.parametrize("kernel", [SCALE, CYCLE], ids=["calls", "cycle"])
+def test_a_main_figure_that_was_taken_before_is_the_cells_and_nothing_else_is_missing(kernel):
+    session = session_on(cost_us=phase_cost, jitter=0.001)
+    main = time_main(subject_of(kernel), session)
+    readings = {r.metric: r for r in time_cell(subject_of(kernel), session, main=main)}
+    assert tuple(readings["latency_us"].columns["samples"]) == main.samples
+    whole, _ = measured(kernel, cost_us=phase_cost)
+    assert list(readings) == list(whole)
+    assert session.facts.proof(str(subject_of(kernel).cell), "").change is not None
+
+
+def test_a_main_figure_of_a_ring_that_is_not_cold_is_taken_again_with_a_larger_one():
+    session = session_on(keeps_oldest=True)
+    main = time_main(subject_of(SCALE), session)
+    reading = time_cell(subject_of(SCALE), session, main=main)[0]
+    growth = session.facts.growth(str(subject_of(SCALE).cell))
+    assert (Status.OK, f"graph_ring/2x{growth}") == (reading.status, reading.columns["method"])
+    assert growth > 1
+    assert main.us < reading.value
+
+
+def test_a_main_figure_is_verified_when_it_is_taken():
+    session = session_on(replay_computes=lambda replays: False)
+    (reading,) = time_main(subject_of(SCALE), session)
+    assert (Status.INVALID, "unwritten_output") == (reading.status, reading.reason.partition(":")[0])
+
+
+def test_a_main_figure_of_a_ring_without_room_says_so():
+    (reading,) = time_main(subject_of(SCALE), session_on(memory_bytes=1000))
+    assert (Status.SKIPPED, "memory") == (reading.status, reading.reason)
 
 
 def test_later_launches_of_a_lease_use_the_ring_that_was_proved():
