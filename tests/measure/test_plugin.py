@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.authoring.catalogue import load_kernels
 from harness.authoring.workspace import find_workspace
-from harness.measure.plugin import _blame
-from harness.records import Status
+from harness.measure import plugin
+from harness.measure.plugin import Progress, Session, _blame
+from harness.measure.subject import Reading
+from harness.records import Cell, Status
 
 RETURNS = "    return x * 2\n"
 LINE = 13
@@ -83,3 +86,21 @@ def test_what_the_interpreter_wraps_names_the_line_of_the_kernel(blamed: Any, re
 
 def test_an_error_of_nobody_in_the_workspace_has_no_line() -> None:
     assert "ValueError: no" == _blame(ValueError("no")).reason
+
+
+def test_a_cell_that_was_put_aside_counts_the_time_and_the_compilations_of_both_its_parts(monkeypatch: Any) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(plugin, "launch_request", SimpleNamespace(emitter=SimpleNamespace(send=sent.append)))
+    now = iter([103.0, 200.0, 205.0])  # put aside, taken up, ended
+    monkeypatch.setattr(plugin, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    cell = Cell("scale", "double", "N=8,dtype=fp32", "h200")
+    subject: Any = SimpleNamespace(cell=cell, torch_device="cuda")
+    compiles: Any = SimpleNamespace(count=2, begin=lambda subject: setattr(compiles, "count", 1))
+    timer: Any = SimpleNamespace(put_off={str(cell): lambda: [Reading("latency_us", 1.5)]})
+    session = Session(None, {}, timer, progress=Progress([], "then", 100.0), compiles=compiles)  # type: ignore[arg-type]
+    plugin._put_aside(session, subject)
+    plugin._take_up(session, *session.aside[0])
+    assert ["aside", "begin", "end"] == [message["type"] for message in sent]
+    (reading,) = sent[-1]["readings"]
+    assert ("then", 8.0) == (sent[-1]["started_at"], sent[-1]["duration"])
+    assert (1.5, 3) == (reading["value"], reading["columns"]["compiles_in_lease"])

@@ -1,0 +1,78 @@
+"""Launches of the latency job from their request to their last message, on a scripted device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.authoring.workspace import bundled_jobs
+
+HERE = Path(__file__).parent
+CELLS = [f"scale/double/N={n},dtype=fp32@h200" for n in (256, 320)]
+
+
+@pytest.fixture
+def launched(repository, tmp_path):
+    """Runs a launch of two cells in the lease of the test: the messages that it sends."""
+    text = (repository.root / "kernels/scale.py").read_text()
+    repository.write("kernels/scale.py", text.replace("N=8,", "N=256,").replace("N=9,", "N=320,"))
+
+    def run(**asked):
+        request = {
+            "root": str(repository.root),
+            "jobs_dir": str(bundled_jobs()),
+            "kind": "latency",
+            "device": "h200",
+            "cells": CELLS,
+            "seed": 5,
+            "lease": str(tmp_path / "lease.json"),
+            "engine_cache": str(tmp_path / "engine"),
+            "environment": {},
+        }
+        spec = tmp_path / "spec.json"
+        spec.write_text(json.dumps(request | asked))
+        paths = (HERE.parents[1], HERE / "clock", HERE)
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        environment |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        read, write = os.pipe()
+        with (tmp_path / "log").open("wb") as log:
+            command = [sys.executable, str(HERE / "latency_drive.py"), str(spec), str(write)]
+            child = subprocess.Popen(command, env=environment, pass_fds=[write], stdout=log, stderr=log)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            messages = [json.loads(line) for line in pipe]
+        assert child.wait() == 0, (tmp_path / "log").read_text()
+        assert messages.pop(0)["type"] == "environment"
+        return messages
+
+    return run
+
+
+def of(messages):
+    return [(message["type"], CELLS.index(message["cell"])) for message in messages]
+
+
+def readings(messages):
+    """The readings of each cell by metric."""
+    return [{r["metric"]: r for r in message["readings"]} for message in messages if message["type"] == "end"]
+
+
+def test_the_first_launch_takes_the_main_figure_of_every_cell_before_the_rest_of_any_and_later_ones_have_no_rest(launched):
+    first = launched(first=True, beside=True)
+    assert of(first) == [
+        *[("begin", 0), ("aside", 0), ("begin", 1), ("aside", 1)],
+        *[("begin", 0), ("end", 0), ("begin", 1), ("end", 1)],
+    ]
+    later = launched(first=False, beside=False)
+    assert of(later) == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
+    for one, other in zip(readings(first), readings(later), strict=True):
+        assert {"ok"} == {r["status"] for r in [*one.values(), *other.values()] if r["metric"] != "latency_warm_us"}
+        assert one["latency_us"]["value"] == pytest.approx(other["latency_us"]["value"], rel=0.01)
+        assert one["latency_us"]["columns"]["evidence"]["doubled"] == other["latency_us"]["columns"]["evidence"]["doubled"]
+        assert one["latency_us"]["columns"]["samples"]
+        assert {"eager_us", "enqueue_us", "graph1_us"} == set(one) - set(other) - {"latency_warm_us"}
