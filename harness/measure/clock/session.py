@@ -75,6 +75,15 @@ class ClockSession:
             else:
                 return
 
+    def know_unit(self) -> None:
+        """Measure what holds for the unit whatever is timed, where no launch has yet: before the first cell, so that none comes between."""
+        if self.fault is None:
+            try:
+                assert self.clock
+                assert self.ceilings
+            except InvalidTiming as breach:
+                self.fault = breach
+
     @property
     def clock(self) -> ClockFloors:
         """The clock's tick and floors, measured when first asked for."""
@@ -119,34 +128,39 @@ class ClockSession:
         second, and sampling begins only when windows of samples agree.
         """
         device = self.device
-        now, whole = device.now_ns(), round(device.limits.warm_up_s * 1e9)
-        idle = whole if self._busy_until_ns is None else min(whole, now - self._busy_until_ns)
+        whole = round(device.limits.warm_up_s * 1e9)
+        idle = whole if self._busy_until_ns is None else min(whole, device.now_ns() - self._busy_until_ns)
         if idle > self.settings.idle_ns:
-            end, replays, graph = now + idle, 0, self.eviction
-            while device.now_ns() < end:
+            graph, replays = self.eviction, 0
+            begin = now = device.now_ns()
+            while now < begin + idle:
                 for _ in range(REPLAYS_AT_A_TIME):
                     graph.replay()
                 device.synchronize()
-                replays += REPLAYS_AT_A_TIME
-            self._eviction_ns = (device.now_ns() - now) / replays
-        self.note_busy()
+                now, replays = device.now_ns(), replays + REPLAYS_AT_A_TIME
+            self._eviction_ns = (now - begin) / replays
+        self._busy_until_ns = device.now_ns()
 
     def capture(self, calls: Sequence[Call], pool: Any) -> Graph:
         """Capture calls in a graph. The device works meanwhile where it can: a host that captures thousands of calls would let it
-        idle for as long, and warming it up again takes as long once more."""
+        idle for as long, and warming it up again takes as long once more. Where it idled all the same it is warmed up as ever."""
         if self._eviction_ns is None or not self.device.works_while_capturing:
             return self.device.capture(calls, pool)
+        self.keep_warm()
         graph = self.device.capture([partial(self._call_busily, call) for call in calls], pool)
         self.device.synchronize()
-        self.note_busy()
+        self._busy_until_ns = min(self._busy_until_ns or 0, self.device.now_ns())
         return graph
 
     def _call_busily(self, call: Call) -> Any:
-        """Make a call that is captured, on a device that has worked until lately or is given work first."""
+        """Make a call that is captured, on a device that has worked until lately, or is given work first.
+
+        One that has idled for longer than needs no warming up is given none: it is warmed up when all is captured.
+        """
         assert self._busy_until_ns is not None
         assert self._eviction_ns is not None
         now, settings = self.device.now_ns(), self.settings
-        if now > self._busy_until_ns + settings.gap_ns:
+        if settings.gap_ns < now - self._busy_until_ns <= settings.idle_ns:
             replays = max(1, round(settings.cover_ns / self._eviction_ns))
             for _ in range(replays):
                 self.device.replay_beside(self.eviction)
@@ -154,8 +168,9 @@ class ClockSession:
         return call()
 
     def note_busy(self) -> None:
-        """The device has worked until now."""
-        self._busy_until_ns = self.device.now_ns()
+        """The device has worked until now: a gate, a fill, calls. Before the launch's warm-up that counts for nothing."""
+        if self._busy_until_ns is not None:
+            self._busy_until_ns = self.device.now_ns()
 
     def take(
         self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None, between: Graph | None = None
