@@ -170,10 +170,10 @@ class TelemetryReader:
         self._thread = threading.Thread(target=self._read, daemon=True, name=f"telemetry-{uuid}")
         self._thread.start()
 
-    def between(self, begin_ns: int, end_ns: int) -> Summary | None:
-        """What was seen from one instant of `time.monotonic_ns` to another; None where nothing was."""
+    def within(self, *stretches: tuple[int, int]) -> Summary | None:
+        """What was seen in stretches of time, each from one instant of `time.monotonic_ns` to another; None where nothing was."""
         with self._lock:
-            inside = [s for s in self._samples if begin_ns <= s.monotonic_ns <= end_ns]
+            inside = [s for s in self._samples if any(begin <= s.monotonic_ns <= end for begin, end in stretches)]
         return Summary.of(inside)
 
     def close(self) -> None:

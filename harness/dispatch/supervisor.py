@@ -49,7 +49,7 @@ class BadMessage(ValueError):
 class Telemetry(Protocol):
     """What knows how a unit fared, see `harness.devices.telemetry.TelemetryReader`."""
 
-    def between(self, begin_ns: int, end_ns: int) -> Summary | None:
+    def within(self, *stretches: tuple[int, int]) -> Summary | None:
         """The summary from one instant of `time.monotonic_ns` to another; None where nothing was seen."""
 
 
@@ -60,6 +60,10 @@ class Ending:
     status: int | None = None
     killed: Status | None = None
     reason: str = ""
+
+
+Stretch = tuple[int, int]
+"""Two instants of `time.monotonic_ns`."""
 
 
 class Supervisor:
@@ -105,7 +109,7 @@ class Supervisor:
                     spoilt.add((turn.arm, done.cell))
                 ended[done.cell, turn.arm, turn.position] = done
                 yield done
-        if job.kind in TIMED and (reason := changed(self._summary(began_ns))):
+        if job.kind in TIMED and (reason := changed(self._summary((began_ns, time.monotonic_ns())))):
             yield from (dataclasses.replace(done, records=invalidated(done.records, reason)) for done in ended.values())
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
@@ -150,9 +154,10 @@ class Supervisor:
             os.close(write)
         ending = Ending()
         current: Cell | None = None
+        last: Cell | None = None  # that ended or was put aside
         began_ns: int | None = None
         ended: list[Cell] = []
-        aside: dict[Cell, Summary | None] = {}
+        aside: dict[Cell, list[Stretch]] = {}
         try:
             for message in self._messages(launch, read, job, ending):
                 kind = message.get("type")
@@ -163,19 +168,19 @@ class Supervisor:
                 elif kind == "begin":
                     current, began_ns = self._expected(message, cells), time.monotonic_ns()
                 elif kind == "aside":  # it has its main figure, and is begun again for the others once all cells have theirs
-                    aside[self._expected(message, cells)] = self._summary(began_ns)
+                    last = self._expected(message, cells)
+                    aside[last] = _stretch(began_ns)
                     current = began_ns = None
                 elif kind == "end":
                     cell = self._expected(message, cells)
-                    parts = [aside.pop(cell, None), self._summary(began_ns)]
-                    summary = parts[0] or parts[1]
+                    summary = self._summary(*aside.pop(cell, []), *_stretch(began_ns))
                     seen = {"telemetry": dataclasses.asdict(summary)} if summary else {}
                     records = tuple(self._records(job, turn, name, message, seen))
                     if job.kind in TIMED:
-                        records = invalidated(records, next(filter(None, map(unfit, parts)), None))
+                        records = invalidated(records, unfit(summary))
                     to_table(records, f"what {name} sent")  # a record that cannot be stored must not reach the journal
                     ended.append(cell)
-                    current = began_ns = None
+                    last, current, began_ns = cell, None, None
                     yield CellDone(job, cell, records)
                 elif kind == "retract":
                     yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
@@ -189,13 +194,16 @@ class Supervisor:
             launch.ended.wait(5)
             os.close(read)
         is_lost = ending.killed is None and launch.ended.is_set() and launch.status is None and not self.cancelled.is_set()
-        if is_lost and ended:  # a launch outlives its server for some ms, and may have ended the cell that killed it
+        if is_lost and last is not None:  # a launch outlives its server for some ms, and may have ended the cell that killed it
             reason = "worker_lost: the fork server ended in this cell or right after it"
-            yield from self._all(job, turn, name, ended[-1:], Status.INVALID, reason)
-        if is_lost and (ended or current is None):
+            yield from self._all(job, turn, name, [last], Status.INVALID, reason)
+        if is_lost and (last is not None or current is None):
             raise ServerLost("it ended between two cells")
-        if current is None and ending.killed is not None:
-            current = next((cell for cell in cells if cell not in ended), None)
+        if current is None:
+            begun = [*ended, *aside]
+            ahead = next((cell for cell in cells if cell not in begun), None) if ending.killed else None
+            # where all have begun, or it ended by itself with something left: what it did last is to blame, unless that cell had ended
+            current = ahead or (last if last in aside else None)
         if current is not None and not self.cancelled.is_set():
             status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
             yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
@@ -258,11 +266,9 @@ class Supervisor:
             raise BadMessage(f"cell {cell} is not of this job")
         return cell
 
-    def _summary(self, began_ns: int | None) -> Summary | None:
-        """What the unit's sensors saw since an instant; None where they saw nothing."""
-        if self.telemetry is None or began_ns is None:
-            return None
-        return self.telemetry.between(began_ns, time.monotonic_ns())
+    def _summary(self, *stretches: Stretch) -> Summary | None:
+        """What the unit's sensors saw in stretches of time; None where they saw nothing."""
+        return self.telemetry.within(*stretches) if self.telemetry and stretches else None
 
     def _records(self, job: Job, turn: Turn, launch: str, message: dict[str, Any], seen: dict[str, Any]) -> Iterator[Record]:
         cell = Cell.parse(message["cell"])
@@ -294,6 +300,11 @@ class Supervisor:
         log = self.context.scratch / "launches" / name / "log.txt"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
         return " | ".join(lines[-3:])[:500] or "it printed nothing"
+
+
+def _stretch(began_ns: int | None) -> list[Stretch]:
+    """The stretch of time from an instant until now; none where nothing has begun."""
+    return [] if began_ns is None else [(began_ns, time.monotonic_ns())]
 
 
 def _seed(run_id: str, turn: Turn) -> int:

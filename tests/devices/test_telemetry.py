@@ -263,7 +263,7 @@ def until(condition, seconds=20.0):
 
 def summary_of(reader, samples):
     def enough():
-        found = reader.between(0, time.monotonic_ns())
+        found = reader.within((0, time.monotonic_ns()))
         return found if found and found.samples >= samples else None
 
     return until(enough)
@@ -274,12 +274,12 @@ class TestReader:
         watch = reader()
         summary_of(watch, 3)
         begin = time.monotonic_ns()
-        until(lambda: (found := watch.between(begin, time.monotonic_ns())) and found.samples >= 3)
+        until(lambda: (found := watch.within((begin, time.monotonic_ns()))) and found.samples >= 3)
         end = time.monotonic_ns()
-        found = watch.between(begin, end)
+        found = watch.within((begin, end))
         assert (1980, 1980, 345.678, 41, [], None, []) == tuple(vars(found).values())[1:]
-        assert found.samples < watch.between(0, time.monotonic_ns()).samples
-        assert watch.between(end + 10**12, end + 10**13) is None
+        assert found.samples < watch.within((0, time.monotonic_ns())).samples
+        assert watch.within((end + 10**12, end + 10**13)) is None
 
     def test_watches_amd_alike(self, reader):
         assert summary_of(reader(AMD), 2).sm_clock_mhz_min == 2095
@@ -288,20 +288,20 @@ class TestReader:
         watch = reader(window=4)
         summary_of(watch, 4)
         begin = time.monotonic_ns()
-        until(lambda: watch.between(0, begin) is None)
-        assert watch.between(0, time.monotonic_ns()).samples == 4
+        until(lambda: watch.within((0, begin)) is None)
+        assert watch.within((0, time.monotonic_ns())).samples == 4
 
     def test_says_why_there_is_nothing(self, reader):
         watch = reader("GPU-cccc")
         assert until(lambda: watch.unavailable) == "no sensors of GPU-cccc: no driver's library knows the unit"
-        assert watch.between(0, time.monotonic_ns()) is None
+        assert watch.within((0, time.monotonic_ns())) is None
 
     def test_outlives_its_side_process(self, reader):
         watch = reader()
         seen = summary_of(watch, 2).samples
         os.kill(watch._process.pid, signal.SIGKILL)
         assert until(lambda: watch.unavailable) == "the side process ended"
-        assert watch.between(0, time.monotonic_ns()).samples >= seen
+        assert watch.within((0, time.monotonic_ns())).samples >= seen
 
     def test_closes_twice_and_leaves_no_process(self, reader):
         watch = reader()
@@ -316,7 +316,7 @@ class TestReader:
 import os, time
 from harness.devices.telemetry import TelemetryReader
 watch = TelemetryReader({NVIDIA!r}, dict(os.environ), interval_ms=600_000)
-while not watch.between(0, time.monotonic_ns()): time.sleep(0.01)
+while not watch.within((0, time.monotonic_ns())): time.sleep(0.01)
 print(watch._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

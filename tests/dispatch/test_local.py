@@ -219,13 +219,14 @@ def test_a_cell_that_ends_after_its_fork_server_did_is_not_believed_and_the_next
 
 
 PUTS_OFF = """
-    timer = request.config.stash[__import__("harness.measure.plugin", fromlist=["SESSION"]).SESSION].timer
+    from harness.measure.plugin import SESSION
     with open({note!r}, "a") as log: log.write(f"{{subject.case.N}} ")
-    def rest(log=open({note!r}, "a")):
-        log.write(f"rest of {{subject.case.N}} "); log.flush()
+    def rest():
+        with open({note!r}, "a") as log: log.write(f"rest of {{subject.case.N}} ")
         {then}
         return [Reading("rel_l2_error", 0.25)]
-    timer.put_off[str(subject.cell)] = rest
+    request.config.stash[SESSION].timer.put_off[subject.cell] = rest
+    {after}
     return
 """
 
@@ -233,29 +234,63 @@ PUTS_OFF = """
 class TestWhatACellPutsOff:
     """A launch that takes the main figures of its cells first."""
 
-    def put_off(self, repository, tmp_path, then="pass"):
-        repository.job(PUTS_OFF.strip().format(note=str(tmp_path / "note"), then=then))
-        job = repository.root / "jobs/correctness.py"
-        repository.write("jobs/correctness.py", job.read_text().replace("(subject, record)", "(subject, record, request)"))
-        outcome = run(repository)
-        return outcome, (tmp_path / "note").read_text().strip()
+    @pytest.fixture
+    def put_off(self, repository, tmp_path):
+        """Runs both cells: what became of them, and what was done, in order.
 
-    def test_is_measured_when_all_cells_have_had_their_turn(self, repository, tmp_path):
-        outcome, note = self.put_off(repository, tmp_path)
+        Args of it:
+            after: what a cell does once it has put the rest off; `then`: what the rest does.
+            teardown: what the test's end does.
+        """
+
+        def run_both(after="pass", then="pass", teardown="pass", deadline=60.0):
+            repository.job(PUTS_OFF.strip().format(note=str(tmp_path / "note"), after=after, then=then), deadline)
+            text = (repository.root / "jobs/correctness.py").read_text()
+            ends = f"@__import__('pytest').fixture\ndef ends(subject):\n    yield\n    {teardown}\n\n\ndef test_probe"
+            text = text.replace("def test_probe", ends).replace("(subject, record)", "(subject, record, request, ends)")
+            repository.write("jobs/correctness.py", text)
+            outcome = run(repository)
+            return statuses(outcome), (tmp_path / "note").read_text().strip()
+
+        return run_both
+
+    def test_is_measured_when_all_cells_have_had_their_turn(self, put_off):
+        found, note = put_off()
+        assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("ok", None)}
         assert note == "8 9 rest of 8 rest of 9"
-        assert [("rel_l2_error", 0.25, "ok")] * 2 == [(r.metric, r.value, r.status) for r in outcome.records]
-        assert outcome.exit_code == 0
 
-    def test_and_fails_then_is_the_cells_own_failure(self, repository, tmp_path):
-        outcome, _ = self.put_off(repository, tmp_path, "if subject.case.N == 8: raise OSError('late')")
-        found = statuses(outcome)
+    def test_and_fails_then_is_the_cells_own_failure(self, put_off):
+        found, _ = put_off(then="if subject.case.N == 8: raise OSError('late')")
         assert (found["double", "N=8"][0], found["double", "N=9"]) == ("crash", ("ok", None))
         assert found["double", "N=8"][1].startswith("OSError: late")
 
-    def test_and_kills_the_launch_then_costs_the_cell_alone(self, repository, tmp_path):
-        outcome, note = self.put_off(repository, tmp_path, "if subject.case.N == 8: os.kill(os.getpid(), signal.SIGSEGV)")
-        assert statuses(outcome) == {("double", "N=8"): ("crash", "killed by SIGSEGV"), ("double", "N=9"): ("ok", None)}
+    def test_and_ends_the_test_run_then_is_the_cells_own_failure(self, put_off):
+        found, _ = put_off(then="if subject.case.N == 8: raise SystemExit(3)")
+        assert (found["double", "N=8"][0], found["double", "N=9"]) == ("crash", ("ok", None))
+
+    def test_and_kills_the_launch_then_costs_the_cell_alone(self, put_off):
+        found, note = put_off(then="if subject.case.N == 8: os.kill(os.getpid(), signal.SIGSEGV)")
+        assert found == {("double", "N=8"): ("crash", "killed by SIGSEGV"), ("double", "N=9"): ("ok", None)}
         assert note == "8 9 rest of 8 9 rest of 9"
+
+    def test_is_measured_in_another_launch_where_another_cell_kills_the_first(self, put_off):
+        found, _ = put_off(after="if subject.case.N == 9: os.kill(os.getpid(), signal.SIGSEGV)")
+        assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("crash", "killed by SIGSEGV")}
+
+    def test_is_measured_in_another_launch_where_the_cell_after_it_hangs_when_it_ends(self, put_off):
+        found, _ = put_off(teardown="time.sleep(60 if subject.case.N == 9 else 0)", deadline=2.0)
+        assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("timeout", "no end within 2 s")}
+
+    def test_is_measured_in_another_launch_where_the_cell_after_it_ends_the_process(self, put_off):
+        found, _ = put_off(teardown="subject.case.N == 9 and os._exit(3)")
+        assert (found["double", "N=8"], found["double", "N=9"][0]) == (("ok", None), "crash")
+        assert found["double", "N=9"][1].startswith("exit status 3")
+
+    def test_is_not_believed_where_its_cell_has_killed_the_fork_server(self, put_off):
+        later = "__import__('threading').Timer(0.3, os.kill, (os.getppid(), signal.SIGKILL)).start()"
+        found, _ = put_off(after=f"{later} if subject.case.N == 8 else time.sleep(1)")
+        assert found["double", "N=8"] == ("invalid", "worker_lost: the fork server ended in this cell or right after it")
+        assert found["double", "N=9"] == ("ok", None)
 
 
 def test_a_daemon_that_a_launch_leaves_behind_is_ended(repository, tmp_path):

@@ -31,8 +31,8 @@ class Reader:
     def __init__(self, seen=SEEN, first=()):
         self.seen, self.first, self.asked, self.closed = seen, list(first), [], False
 
-    def between(self, begin_ns, end_ns):
-        self.asked.append((begin_ns, end_ns))
+    def within(self, *stretches):
+        self.asked.append(stretches)
         return self.first.pop(0) if self.first else self.seen
 
     def close(self):
@@ -97,31 +97,22 @@ def test_a_record_says_what_the_sensors_showed_beside_what_the_launch_says(conte
 def test_each_cell_is_asked_about_from_its_begin_to_its_end_and_a_timed_job_as_a_whole(context):
     reader, before = Reader(), time.monotonic_ns()
     records(context, reader, begin(FIRST), end(FIRST), begin(SECOND), end(SECOND), cells=(FIRST, SECOND))
-    *cells, whole = reader.asked
+    *cells, whole = [stretch for (stretch,) in reader.asked]
     instants = [before, whole[0], *(instant for stretch in cells for instant in stretch), whole[1], time.monotonic_ns()]
     assert len(cells) == 2
     assert sorted(instants) == instants
     assert all(late - early > 5_000_000 for early, late in cells)  # the launch takes 10 ms over each
 
 
-def in_two_parts(*cells):
-    """What a launch says that takes the main figures of its cells first."""
-    first = [message for cell in cells for message in (begin(cell), aside(cell))]
-    return [*first, *(message for cell in cells for message in (begin(cell), end(cell)))]
-
-
-def test_a_cell_that_was_put_aside_has_the_sensors_of_its_main_figure(context):
-    main = [dataclasses.replace(SEEN, samples=n) for n in (11, 12)]
-    found = records(context, Reader(first=main), *in_two_parts(FIRST, SECOND), cells=(FIRST, SECOND))
-    assert [11, 12] == [record.evidence["telemetry"]["samples"] for record in found]
-
-
-@pytest.mark.parametrize("part", [0, 1], ids=["main", "rest"])
-def test_a_unit_that_was_not_fit_in_either_part_spoils_the_cell(context, part):
-    seen = [SEEN, SEEN]
-    seen[part] = dataclasses.replace(SEEN, others=1)
-    (record,) = records(context, Reader(first=seen), *in_two_parts(FIRST))
-    assert ("invalid", "contended: another process computed on the unit") == (record.status, record.reason)
+def test_a_cell_that_was_put_aside_is_asked_about_in_both_its_parts(context):
+    reader = Reader()
+    first = [message for cell in (FIRST, SECOND) for message in (begin(cell), aside(cell))]
+    second = [message for cell in (FIRST, SECOND) for message in (begin(cell), end(cell))]
+    records(context, reader, *first, *second, cells=(FIRST, SECOND))
+    (main, rest), (other_main, other_rest), _ = reader.asked
+    instants = [instant for stretch in (main, other_main, rest, other_rest) for instant in stretch]
+    assert sorted(instants) == instants
+    assert all(late - early > 5_000_000 for early, late in (main, other_main, rest, other_rest))
 
 
 @pytest.mark.parametrize("reader", [None, Reader(seen=None)], ids=["no sensors", "no sample"])

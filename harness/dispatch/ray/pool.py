@@ -167,7 +167,8 @@ class Pool:
 
 def _longest(one: Assignment) -> float:
     """Seconds that a job may take at most: its supervisor ends every launch and cell in its time."""
-    return sum((FIRST_CELL_S + one.job.deadline_s) * (len(turn.cells) + 1) for turn in one.job.turns) + PREPARE_S
+    parts = 2  # a cell may be put aside, and begun again
+    return sum((FIRST_CELL_S + one.job.deadline_s) * (parts * len(turn.cells) + 1) for turn in one.job.turns) + PREPARE_S
 
 
 def lines_of(hand: Hand, answer: dict[str, Any]) -> Sequence[dict[str, Any]]:
