@@ -28,8 +28,6 @@ from harness.measure.costs import cost_breach
 from harness.measure.subject import Reading
 
 MAIN = "latency_us"
-Main = Sampled | Cycled
-"""The main figure of a cell: of calls that are all alike, or of a cycle."""
 Figure = TypeVar("Figure", Sampled, Cycled)
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
 FIRST_TOLERANCE = 0.75
@@ -37,7 +35,19 @@ FIRST_TOLERANCE = 0.75
 VERIFIED_BEFORE, VERIFIED_AFTER = 1_000_003, 2_000_003
 """Added to a launch's seed for the contents of verification: far from those that are timed."""
 AGAIN = 1_500_001
-"""Added to those where the cell has been verified before in this launch."""
+"""Added to those once for each time that the cell has been set up in this launch before."""
+
+
+@dataclass(frozen=True)
+class Main:
+    """The main figure of a cell: of calls that are all alike, or of a cycle.
+
+    Args:
+        us: about how long a call takes, by which its programs were sized.
+    """
+
+    figure: Sampled | Cycled
+    us: float
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Figures:
     Args:
         beside: whether the figures that nothing is judged by are taken.
         main: the main figure, where it was taken before.
+        attempt: how often the cell has been set up in this launch before.
     """
 
     ready: SetUp
@@ -73,6 +84,7 @@ class Figures:
     bench: Bench
     beside: bool
     main: Main | None = None
+    attempt: int = 0
 
     def readings(self) -> list[Reading]:
         """Take every figure."""
@@ -82,26 +94,28 @@ class Figures:
     def main_alone(self) -> Main:
         """Take the main figure."""
         first, us = self._begin()
+        figure: Sampled | Cycled
         if self.bench.cycle:
             cycle = self._capture_cycle(first, us)
-            taken: Main = self._measure_cycle(cycle)
-            verified = cycle.main
+            main, figure = cycle.main, self._measure_cycle(cycle)
         else:
-            verified = self._capture_calls(first, us)
-            taken = self._measure_main(verified)
-        verify(self.bench, verified, self._seed + VERIFIED_AFTER)
-        return taken
+            main = self._capture_calls(first, us)
+            figure = self._measure_main(main)
+        verify(self.bench, main, self._seed + VERIFIED_AFTER)
+        return Main(figure, us)
 
     def _begin(self) -> tuple[Program, float]:
         """A first pass over the ring, and about how long a call takes (us)."""
+        self.session.note_busy()  # the ring was filled
         self.bench.prepare()
+        self.session.note_busy()
         self._check_costs()
         first = self.bench.capture(self.bench.one_pass)
-        return first, self._first_look(first)
+        return first, self._first_look(first) if self.main is None else self.main.us
 
     @property
     def _seed(self) -> int:
-        return self.session.seed + (AGAIN if self.main else 0)
+        return self.session.seed + AGAIN * self.attempt
 
     def _frame(self) -> Frame:
         return Frame(self.ready, self.session.floors([grid for grid in self.bench.grids if grid] or [ONE_PROGRAM]))
@@ -132,7 +146,8 @@ class Figures:
         """A kernel whose calls are all alike."""
         bench = self.bench
         main = self._capture_calls(first, us)
-        known = self.main if isinstance(self.main, Sampled) else None
+        known = self.main.figure if self.main else None
+        assert not isinstance(known, Cycled)
         sampled = self._proved(known, partial(self._measure_main, main), lambda sampled: sampled.us, main, us)
         frame = self._frame()
         found = [frame.time(MAIN, sampled, RING, main), *frame.bandwidth(sampled.us, RING, main)]
@@ -182,7 +197,8 @@ class Figures:
         bench = self.bench
         programs = self._capture_cycle(first, us)
         main, phase = programs.main, programs.phase
-        known = self.main if isinstance(self.main, Cycled) else None
+        known = self.main.figure if self.main else None
+        assert not isinstance(known, Sampled)
         cycle = self._proved(known, partial(self._measure_cycle, programs), lambda cycle: cycle.phases.each[0].us, phase, us)
         sampled, phases = cycle.step, cycle.phases
         frame = self._frame()

@@ -62,7 +62,7 @@ WARM = Taken("graph_warm/1", Cache.WARM)
 SERVING = Taken("graph_serving/1", Cache.SERVING)
 CHAIN = Taken("graph_chain/1", Cache.CARRIED)
 GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
-EAGER = Taken("eager/1", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
+EAGER = Taken("eager/2", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Times one cell: sets up its ring, and takes its figures.
 
 What a process allocated and captured before a cell moves that cell's time by up to half a per cent, and only some launches prove rings
-and take the figures beside. So a launch may take the main figures of all its cells first (`time_main`), as every launch does, and hand
+and take the figures beside. So such a launch takes the main figures of all its cells first (`time_main`), as the others do, and hands
 them to `time_cell` for the rest.
 """
 
@@ -59,6 +59,7 @@ def _guard(subject: Subject, session: ClockSession, take: Callable[[], Taking]) 
     if session.fault is not None:
         return [invalid(MAIN, session.fault, subject)]
     try:
+        session.note_busy()  # the cell's gate ran until now, or what the cell before it did
         return take()
     except InvalidTiming as breach:
         if breach.reason is Reason.NEGATIVE_TIME:
@@ -74,6 +75,7 @@ def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool,
     fixed = session.facts.growth(str(subject.cell))
     growth = fixed or 1
     breach: RingTooSmall | None = None
+    attempt = 0 if main is None else 1
     while True:
         ready = set_up(subject, session, code, growth, beside=beside)
         if ready is None:
@@ -81,9 +83,10 @@ def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool,
                 raise InvalidTiming(Reason.NOT_COLD, f"{breach.detail}, and there is no room to prove a ring {growth} times as large")
             return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
         try:
-            return Figures(ready, session, ready.bench, beside, main).readings()
+            return Figures(ready, session, ready.bench, beside, main, attempt).readings()
         except RingTooSmall as small:
             breach = small
+            attempt += 1
         finally:
             ready.bench.release()
         session.device.release_memory()
