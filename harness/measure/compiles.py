@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from triton import knobs
 from triton.runtime import driver
 
-from harness.measure.clock.device import Call
 from harness.measure.sources import launcher_digest
 from harness.measure.subject import Subject
 
@@ -18,7 +18,7 @@ def cache_of(root: Path, digest: str) -> Path:
     return root / digest[:32]
 
 
-def in_cache(folder: str, call: Call) -> Any:
+def in_cache(folder: str, call: Callable[[], Any]) -> Any:
     """Make a call with Triton's cache in another folder."""
     before = knobs.cache.dir
     knobs.cache.dir = folder

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LaunchRequest:
     """What the engine asks of this process; `first`: it is the first launch of its lease; `beside`: figures beside the main one are
-    taken too; `engine_cache`: Triton's cache of the engine's own kernels."""
+    taken too; `puts_off`: what only some launches measure may wait until all cells have their main figure; `engine_cache`: Triton's
+    cache of the engine's own kernels."""
 
     root: Path
     kind: str
@@ -49,6 +50,7 @@ class LaunchRequest:
     lease: Path
     first: bool
     beside: bool
+    puts_off: bool
     engine_cache: str
     emitter: Emitter
 
@@ -65,8 +67,9 @@ class Progress:
     started_at: str = ""
     began: float = 0.0
     spent: float = 0.0
-    """Seconds, and compilations, of the part that is over where the cell was put aside."""
+    """Seconds of the part that is over, where the cell was put aside."""
     compiled: int = 0
+    """Compilations of that part."""
 
 
 @dataclass
@@ -80,12 +83,15 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     compiles: Compiles | None = None
     lines: list[str] = field(default_factory=list)
-    aside: list[tuple[Subject, Progress]] = field(default_factory=list)
-    """Cells of which figures are put off until all have their main one."""
+    aside: list[tuple[Subject, Progress, Callable[[], Sequence[Reading]]]] = field(default_factory=list)
+    """Cells of which something is left to measure once all have their main figure."""
 
 
 DEFAULT_SEED = 1
 """Seed of the contents of a run by hand."""
+
+VOID = 7
+"""Exit status of a launch that a cell has taken the GPU from."""
 
 SESSION = pytest.StashKey[Session]()
 
@@ -113,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
         device = load_devices()[name]
         asked = launch_request
         timer = (
-            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside, puts_off=True, engine_cache=asked.engine_cache)
+            Timer(device, asked.seed, asked.lease, first=asked.first, beside=asked.beside, engine_cache=asked.engine_cache)
             if asked
             else Timer(device, DEFAULT_SEED, None)
         )
@@ -237,6 +243,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     session.progress = Progress([], datetime.now(UTC).isoformat(), time.monotonic())
     subject = _subject_of(item)
     if subject is not None:
+        once = launch_request is not None and launch_request.puts_off and subject.cell not in {one.cell for one, _, _ in session.aside}
+        session.timer.puts_off = subject.cell if once else None
         _begin(session, subject)
 
 
@@ -260,8 +268,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     session = item.config.stash[SESSION]
     progress = session.progress
-    if str(subject.cell) in session.timer.put_off and call.excinfo is None:
-        _put_aside(session, subject)
+    rest = session.timer.put_off.pop(subject.cell, None)
+    if rest is not None and call.excinfo is None:
+        _put_aside(session, subject, rest)
         return report
     failed = [r for r in progress.readings if r.status is not Status.OK]
     if call.excinfo is not None and not failed:
@@ -272,22 +281,24 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def _put_aside(session: Session, subject: Subject) -> None:
+def _put_aside(session: Session, subject: Subject, rest: Callable[[], Sequence[Reading]]) -> None:
     progress = session.progress
     progress.spent = time.monotonic() - progress.began
     progress.compiled = session.compiles.count if session.compiles else 0
-    session.aside.append((subject, progress))
+    session.aside.append((subject, progress, rest))
     if launch_request:
         launch_request.emitter.send({"type": "aside", "cell": str(subject.cell)})
 
 
-def _take_up(session: Session, subject: Subject, progress: Progress) -> None:
+def _take_up(session: Session, subject: Subject, progress: Progress, rest: Callable[[], Sequence[Reading]]) -> None:
     """Measure what was put off of a cell."""
     session.progress, progress.began = progress, time.monotonic()
     _begin(session, subject)
     try:
-        progress.readings.extend(session.timer.put_off[str(subject.cell)]())
-    except Exception as error:
+        progress.readings.extend(rest())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as pytest does in a test
         progress.readings.append(_blame(error))
     _end(session, subject)
 
@@ -305,8 +316,21 @@ def _end(session: Session, subject: Subject) -> None:
     }
     if launch_request:
         launch_request.emitter.send(message)
+        _leave_if_void(subject, progress)
     else:
         session.lines += [_line(subject, r) for r in progress.readings]
+
+
+def _leave_if_void(subject: Subject, progress: Progress) -> None:
+    """End the process where a failure has taken the GPU from it: every call would fail, and other cells be blamed for it. Those that
+    have not ended run in another launch."""
+    if subject.torch_device == "cuda" and any(r.status is Status.CRASH for r in progress.readings):
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            os._exit(VOID)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -315,8 +339,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if SESSION not in session.config.stash:
         return
     own = session.config.stash[SESSION]
-    for subject, progress in own.aside:
-        _take_up(own, subject, progress)
+    for subject, progress, rest in own.aside:
+        _take_up(own, subject, progress, rest)
     timer = own.timer
     timer.close()
     if launch_request and timer.fault:

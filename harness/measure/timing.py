@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,16 @@ from harness.measure.subject import Reading, Subject
 
 if TYPE_CHECKING:
     from harness.devices.table import Device
+    from harness.measure.clock.figures import Main
     from harness.measure.clock.session import ClockSession
+    from harness.records import Cell
 
 
 @dataclass(frozen=True)
 class Timing:
     """What was read, and the samples (us a call) of the main figure, which pytest-benchmark shows.
 
-    Nothing is read yet where the timer has put the cell's other figures off: its readings come from `Timer.put_off`.
+    Nothing is read yet where the timer has put off what is left of the cell, as it does for the engine's own latency job alone.
     """
 
     readings: Sequence[Reading]
@@ -41,8 +43,6 @@ class Timer:
         first: whether a lease begins: the canaries that the file has are another lease's, and are taken out of it at once. This
             launch may end without handing on its own, and launches after it are held against the first canary in the file.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.
-        puts_off: take the main figures of all cells first, and what only some launches measure afterwards (`put_off`), so that main
-            figures are taken after the same history in every launch.
         engine_cache: folder in which Triton keeps the engine's own kernels, whatever variant is in hand; None: with the variant's.
     """
 
@@ -54,12 +54,12 @@ class Timer:
         *,
         first: bool = True,
         beside: bool = True,
-        puts_off: bool = False,
         engine_cache: str | None = None,
     ) -> None:
         self.device, self.seed, self.lease, self.beside, self.engine_cache = device, seed, lease, beside, engine_cache
-        self.puts_off = puts_off
-        self.put_off: dict[str, Callable[[], Sequence[Reading]]] = {}
+        self.puts_off: Cell | None = None
+        """The cell in hand, where what only some launches measure of it may wait until all cells have their main figure."""
+        self.put_off: dict[Cell, Callable[[], Sequence[Reading]]] = {}
         """What is left to measure of a cell, and then gives all its readings."""
         if first and (known := self._known()):
             self._hand_on({**known, "canaries": []})
@@ -75,6 +75,7 @@ class Timer:
         facts = LeaseFacts.from_json(known) if known else LeaseFacts()
         session = ClockSession(TorchDevice(self.device, self.engine_cache), self.seed, facts)
         session.note_canary()
+        session.know_unit()
         return session
 
     def __call__(self, subject: Subject) -> Timing:
@@ -96,18 +97,21 @@ class Timer:
             "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
         }
         code = hashlib.sha256(json.dumps(built).encode()).hexdigest()[:16]
-        session, cell, main = self.session, str(subject.cell), None
-        if self.puts_off and (self.beside or session.facts.proof(cell, code) is None):
-            main = time_main(subject, session, code=code)
 
-        def whole() -> list[Reading]:
-            readings = main if isinstance(main, list) else time_cell(subject, session, code=code, beside=self.beside, main=main)
+        def whole(main: Main | None = None) -> list[Reading]:
+            return told(time_cell(subject, session, code=code, beside=self.beside, main=main))
+
+        def told(readings: Sequence[Reading]) -> list[Reading]:
             return [replace(r, columns={**built, **r.columns}) for r in readings]
 
-        if main is None or isinstance(main, list):
+        session, cell = self.session, subject.cell
+        if self.puts_off != cell or not (self.beside or session.facts.proof(str(cell), code) is None):
             return _shown(whole())
-        self.put_off[cell] = whole
-        return Timing((), main.samples)
+        main = time_main(subject, session, code=code)
+        if isinstance(main, list):
+            return _shown(told(main))
+        self.put_off[cell] = partial(whole, main)
+        return Timing((), main.figure.samples)
 
     @property
     def fault(self) -> str | None:

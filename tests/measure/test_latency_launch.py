@@ -76,3 +76,10 @@ def test_the_first_launch_takes_the_main_figure_of_every_cell_before_the_rest_of
         assert one["latency_us"]["columns"]["evidence"]["doubled"] == other["latency_us"]["columns"]["evidence"]["doubled"]
         assert one["latency_us"]["columns"]["samples"]
         assert {"eager_us", "enqueue_us", "graph1_us"} == set(one) - set(other) - {"latency_warm_us"}
+
+
+def test_a_job_file_of_the_users_own_is_given_its_readings_at_once(launched, tmp_path):
+    own = tmp_path / "jobs/latency.py"
+    own.parent.mkdir()
+    own.write_text((bundled_jobs() / "latency.py").read_text() + "\n# ours\n")
+    assert of(launched(first=True, beside=True, jobs_dir=str(own.parent))) == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]

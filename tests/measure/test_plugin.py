@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from harness.authoring.catalogue import load_kernels
 from harness.authoring.workspace import find_workspace
@@ -96,11 +97,31 @@ def test_a_cell_that_was_put_aside_counts_the_time_and_the_compilations_of_both_
     cell = Cell("scale", "double", "N=8,dtype=fp32", "h200")
     subject: Any = SimpleNamespace(cell=cell, torch_device="cuda")
     compiles: Any = SimpleNamespace(count=2, begin=lambda subject: setattr(compiles, "count", 1))
-    timer: Any = SimpleNamespace(put_off={str(cell): lambda: [Reading("latency_us", 1.5)]})
-    session = Session(None, {}, timer, progress=Progress([], "then", 100.0), compiles=compiles)  # type: ignore[arg-type]
-    plugin._put_aside(session, subject)
+    session = Session(None, {}, None, progress=Progress([], "then", 100.0), compiles=compiles)  # type: ignore[arg-type]
+    plugin._put_aside(session, subject, lambda: [Reading("latency_us", 1.5)])
     plugin._take_up(session, *session.aside[0])
     assert ["aside", "begin", "end"] == [message["type"] for message in sent]
     (reading,) = sent[-1]["readings"]
     assert ("then", 8.0) == (sent[-1]["started_at"], sent[-1]["duration"])
     assert (1.5, 3) == (reading["value"], reading["columns"]["compiles_in_lease"])
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "left"),
+    [(Status.CRASH, RuntimeError, [plugin.VOID]), (Status.CRASH, None, []), (Status.WRONG, RuntimeError, [])],
+    ids=["void", "a crash of the host alone", "no crash"],
+)
+def test_a_launch_ends_with_the_cell_that_took_its_gpu(monkeypatch: Any, status: Status, error: type | None, left: list[int]) -> None:
+    ended: list[int] = []
+
+    def synchronize() -> None:
+        if error is not None:
+            raise error("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(plugin.os, "_exit", ended.append)
+    monkeypatch.setattr(plugin, "launch_request", SimpleNamespace(emitter=SimpleNamespace(send=lambda message: None)))
+    subject: Any = SimpleNamespace(cell=Cell("scale", "double", "N=8,dtype=fp32", "h200"), torch_device="cuda")
+    session = Session(None, {}, None, progress=Progress([Reading(None, None, status, "why")], "then", 0.0))  # type: ignore[arg-type]
+    plugin._end(session, subject)
+    assert ended == left

@@ -85,8 +85,9 @@ def timed(launch, monkeypatch, tmp_path):
     monkeypatch.setattr(sources, "launcher_digest", lambda kernel, variant: "digest")
     monkeypatch.setattr(launches, "record_launches", lambda: contextlib.nullcontext([]))  # a toy launches no kernel of Triton's
 
-    def run(**asked):
-        timer = Timer(load_devices()["h200"], 1, tmp_path / "lease.json", puts_off=True, **asked)
+    def run(puts_off=True, **asked):
+        timer = Timer(load_devices()["h200"], 1, tmp_path / "lease.json", **asked)
+        timer.puts_off = subject_of(SCALE).cell if puts_off else None
         return timer._on_device(subject_of(SCALE)), timer
 
     return run
@@ -98,7 +99,7 @@ def metrics(readings):
 
 def test_what_only_some_launches_measure_is_put_off_and_then_gives_all_readings(timed):
     timing, timer = timed(first=True)
-    cell = str(subject_of(SCALE).cell)
+    cell = subject_of(SCALE).cell
     assert ((), [cell]) == (timing.readings, list(timer.put_off))
     readings = timer.put_off[cell]()
     assert timing.samples_us == tuple(readings[0].columns["samples"])
@@ -129,3 +130,15 @@ def test_a_main_figure_that_cannot_be_taken_is_told_at_once(timed, monkeypatch):
     monkeypatch.setattr(set_up, "estimate_bytes", lambda *args: 1 << 60)
     timing, timer = timed(first=True)
     assert ([("skipped", "memory")], {}) == ([(r.status, r.reason) for r in timing.readings], timer.put_off)
+
+
+def test_nothing_is_put_off_unless_the_cell_in_hand_may_be(timed):
+    timing, timer = timed(first=True, puts_off=False)
+    assert ({}, "latency_us") == (timer.put_off, timing.readings[0].metric)
+    assert "eager_us" in metrics(timing.readings)
+
+
+def test_the_unit_is_known_before_the_first_cell(launch):
+    facts = launch(first=True).session.facts
+    assert facts.clock
+    assert facts.ceilings
