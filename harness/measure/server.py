@@ -38,6 +38,9 @@ def _preload(kind: str) -> None:
     del pytest, triton, pytest_benchmark
     lock_digest()  # reads the metadata of every installed package
     triton_key()  # hashes Triton itself, which every look into its cache needs
+    if kind in ("static", "gpu"):
+        with contextlib.suppress(ImportError):  # where a Triton has it no longer, nothing imports it
+            import triton.experimental.gluon  # noqa: F401 -- a process's first look for a compiled kernel does
     if kind == "static":
         from harness.measure.static import preload
 
