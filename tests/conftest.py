@@ -5,9 +5,11 @@ compiles in this process, for the tests marked gpu.
 """
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs us in the background has it ignored, by all we start
 HOME = Path(tempfile.mkdtemp(prefix="harness-test-home-"))
 os.environ |= {
     "HOME": str(HOME),

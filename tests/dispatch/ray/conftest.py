@@ -93,7 +93,11 @@ def running_fleet(devices: str):
             yield Fleet(address, {"RAY_AUTH_TOKEN_PATH": token}, process)
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 @pytest.fixture(scope="session")
