@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent / "clock"))
+from driven import drive
+
 from harness.authoring.workspace import bundled_jobs
 
 HERE = Path(__file__).parent
 CELLS = [f"scale/double/N={n},dtype=fp32@h200" for n in (256, 320)]
+SPEC = {"jobs_dir": str(bundled_jobs()), "kind": "latency", "cells": CELLS}
 
 
 @pytest.fixture
@@ -23,32 +24,7 @@ def launched(repository, tmp_path):
     repository.write("kernels/scale.py", text.replace("N=8,", "N=256,").replace("N=9,", "N=320,"))
 
     def run(**asked):
-        request = {
-            "root": str(repository.root),
-            "jobs_dir": str(bundled_jobs()),
-            "kind": "latency",
-            "device": "h200",
-            "cells": CELLS,
-            "seed": 5,
-            "lease": str(tmp_path / "lease.json"),
-            "engine_cache": str(tmp_path / "engine"),
-            "environment": {},
-        }
-        spec = tmp_path / "spec.json"
-        spec.write_text(json.dumps(request | asked))
-        paths = (HERE.parents[1], HERE / "clock", HERE)
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        environment |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        read, write = os.pipe()
-        with (tmp_path / "log").open("wb") as log:
-            command = [sys.executable, str(HERE / "latency_drive.py"), str(spec), str(write)]
-            child = subprocess.Popen(command, env=environment, pass_fds=[write], stdout=log, stderr=log)
-        os.close(write)
-        with os.fdopen(read) as pipe:
-            messages = [json.loads(line) for line in pipe]
-        assert child.wait() == 0, (tmp_path / "log").read_text()
-        assert messages.pop(0)["type"] == "environment"
-        return messages
+        return drive(HERE / "latency_drive.py", tmp_path, SPEC | {"root": str(repository.root)} | asked)
 
     return run
 

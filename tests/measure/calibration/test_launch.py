@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from driven import drive
 from known_device import known_session
 
 from harness.measure.calibration import launch
@@ -82,33 +80,9 @@ def test_nothing_is_measured_where_the_clock_was_caught_lying(timer):
 @pytest.mark.slow
 def test_the_job_file_runs_in_a_launch_as_any_other(repository, tmp_path):
     asked = cells(*Part)
-    spec = tmp_path / "spec.json"
-    request = {
-        "root": str(repository.root),
-        "jobs_dir": str(JOBS_DIR),
-        "kind": "calibration",
-        "device": "h200",
-        "cells": asked,
-        "seed": 5,
-        "lease": str(tmp_path / "lease.json"),
-        "first": True,
-        "beside": True,
-        "engine_cache": str(tmp_path / "engine"),
-        "environment": {},
-    }
-    spec.write_text(json.dumps(request))
-    read, write = os.pipe()
-    paths = (HERE.parents[2], HERE.parent / "clock", HERE)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with (tmp_path / "log").open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, str(HERE / "drive.py"), str(spec), str(write)], env=environment, pass_fds=[write], stdout=log, stderr=log
-        )
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        messages = [json.loads(line) for line in pipe]
-    assert child.wait() == 0, (tmp_path / "log").read_text()
-    assert ["environment", *["begin", "end"] * len(asked)] == [m["type"] for m in messages]
+    request = {"root": str(repository.root), "jobs_dir": str(JOBS_DIR), "kind": "calibration", "cells": asked}
+    messages = drive(HERE / "drive.py", tmp_path, request)
+    assert ["begin", "end"] * len(asked) == [m["type"] for m in messages]
     assert asked == [m["cell"] for m in messages if m["type"] == "end"]
     readings = [r for m in messages if m["type"] == "end" for r in m["readings"]]
     assert {"ok"} == {r["status"] for r in readings}, readings
