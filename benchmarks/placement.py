@@ -2,8 +2,8 @@
 
     python benchmarks/placement.py [CELL] [--device NAME] [--times 1]
 
-CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us. Of this one, launches in which the engine's own kernels ran first read
-2.41 us, and those in which they did not 2.07 us. Every process is a fork of one that has imported everything, prints the median of the
+CELL is KERNEL/VARIANT/CASE; by default a call of about 2 us, which on an H200 reads 2.07 us, and 2.41 us where the process has captured
+a fourth graph. Every process is a fork of one that has imported everything, prints the median of the
 call over a cold ring (us), and has run something else, before the call was made for the first time or after that: a kernel of the
 engine, torch's own copy, a canary, the floors or the ceilings, captured one graph more, or taken as much memory as a canary takes.
 Beside that, a process captures three graphs: the probe of a call, the calls over the ring, and the one that keeps the GPU warm.
