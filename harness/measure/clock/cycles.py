@@ -58,8 +58,8 @@ class Cycled:
         return Cycled(self.step.unsettled(), Phases(tuple(each.unsettled() for each in self.phases.each)))
 
 
-def time_phases(bench: Bench, session: ClockSession, program: Program, advance: Program) -> Phases:
-    """Time every phase with the cursor held still for a sample, the phases in turn.
+def time_phases(bench: Bench, session: ClockSession, program: Program, advance: Program) -> Cycled:
+    """Time every phase with the cursor held still for a sample, the phases in turn; the step is the mean over a round of them.
 
     A round is a sample of each phase, and moves the cursor after each. So the unit meets the phases in the proportion in
     which a cycle does: one phase for hundreds of milliseconds, at the power cap say, would run at clocks of its own, and the
@@ -74,7 +74,7 @@ def time_phases(bench: Bench, session: ClockSession, program: Program, advance: 
     """
     length, batches = bench.cycle_length, list[Batch]()
     rounds: list[tuple[float, ...]] = []
-    (between,) = advance.graphs
+    between = (*advance.graphs, *program.between)
 
     def take(count: int) -> list[float]:
         batches.append(session.take(program.replays, program.calls, count * length, bench.reset, between))
@@ -90,7 +90,8 @@ def time_phases(bench: Bench, session: ClockSession, program: Program, advance: 
     def enough(means: Sequence[float]) -> bool:
         return all(is_accurate(samples) for samples in of_each(len(means)))
 
-    sampled = session.sample(take, program.calls * length, session.settings.side_budget_s * length, enough)
+    rounds_a_window = -(-session.settings.settle_window // length)
+    sampled = session.sample(take, program.calls * length, session.settings.side_budget_s * length, enough, rounds_a_window)
     session.check_host(batches)
     each = of_each(len(sampled.samples))
-    return Phases(tuple(Sampled(samples, sampled.converged, sampled.restarts) for samples in each))
+    return Cycled(sampled, Phases(tuple(Sampled(samples, sampled.converged, sampled.restarts) for samples in each)))

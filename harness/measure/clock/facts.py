@@ -16,12 +16,14 @@ class RingProof:
 
     Args:
         growth: how many times as large the ring is as the cache asks for.
+        evicts: whether the cache is filled between samples.
         us: a call's time with the ring.
         doubled_us: with twice the ring; None where memory did not allow it.
         change: relative change; None likewise.
     """
 
     growth: int
+    evicts: bool
     us: float
     doubled_us: float | None
     change: float | None
@@ -38,7 +40,7 @@ class LeaseFacts:
         clock: the clock's tick and floors.
         ceilings: the unit's own bandwidth.
         floors: by the grids of a call.
-        rings: by cell, then by the code that it ran: other code may leave other things in the cache. All of a cell's have one growth.
+        rings: by cell, then by the code that it ran: other code may leave other things in the cache. All of a cell's are made alike.
         canaries: those of the lease in hand in the order taken: before and after each launch that has handed on what it found.
     """
 
@@ -52,9 +54,9 @@ class LeaseFacts:
         """The proof that a cell's ring is cold for this code; None where there is none yet."""
         return self.rings.get(cell, {}).get(code)
 
-    def growth(self, cell: str) -> int | None:
-        """How much larger than the cache asks for a cell's ring is in this lease; None where it is not proved yet for any code."""
-        return next((proof.growth for proof in self.rings.get(cell, {}).values()), None)
+    def ring(self, cell: str) -> RingProof | None:
+        """A proof that says how a cell's ring is made in this lease; None where it is not proved yet for any code."""
+        return next(iter(self.rings.get(cell, {}).values()), None)
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain data."""

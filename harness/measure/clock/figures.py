@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -30,6 +30,8 @@ from harness.measure.subject import Reading
 MAIN = "latency_us"
 Figure = TypeVar("Figure", Sampled, Cycled)
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
+FIRST_SLOTS = 256
+"""Slots of a first pass where the ring is too long for one."""
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
 VERIFIED_BEFORE, VERIFIED_AFTER = 1_000_003, 2_000_003
@@ -110,8 +112,29 @@ class Figures:
         self.bench.prepare()
         self.session.note_busy()
         self._check_costs()
-        first = self.bench.capture(self.bench.one_pass)
-        return first, self._first_look(first) if self.main is None else self.main.us
+        self._shorten()
+        first = self.bench.capture(self.bench.one_pass[: FIRST_SLOTS if self._evictions else None], evictions=self._evictions)
+        us = self._first_look(first) if self.main is None else self.main.us
+        if self._evictions:
+            self._use(calls_per_sample(us, 1, self.session.least_sample_us))
+        return first, us
+
+    @property
+    def _evictions(self) -> int:
+        """How often the cache is filled between two samples."""
+        return self.ready.plan.evictions
+
+    def _shorten(self) -> None:
+        """Fill the cache between samples where a pass over the ring has too many nodes, or where other code of the cell had."""
+        known, most = self.session.facts.ring(str(self.bench.subject.cell)), self.session.settings.most_nodes
+        if known.evicts if known else self.bench.slots * self.bench.nodes > most:
+            self._use(most // 2)
+
+    def _use(self, slots: int) -> None:
+        """Go by at most so many slots, with the cache filled between samples."""
+        plan = self.ready.plan.evicted(slots)
+        self.ready = replace(self.ready, plan=plan)
+        self.bench.slots = plan.slots
 
     @property
     def _seed(self) -> int:
@@ -137,7 +160,7 @@ class Figures:
             InvalidTiming: host_clock, negative_time or no_valid_samples.
         """
         session = self.session
-        batches = [session.take(first.replays, first.calls, FIRST_SAMPLES, self.bench.reset) for _ in range(FIRST_BATCHES)]
+        batches = [session.take(first.replays, first.calls, FIRST_SAMPLES, self.bench.reset, first.between) for _ in range(FIRST_BATCHES)]
         quickest = min(batches, key=lambda batch: batch.wall_us)
         session.check_host([quickest], FIRST_TOLERANCE)
         return statistics.median(us for batch in batches for us in batch.samples)
@@ -165,12 +188,12 @@ class Figures:
     def _capture_beside(self, us: float) -> _Beside:
         bench = self.bench
         warm = bench.capture((0,), self._repetitions(us, 1)) if self._fits_cache() else None
-        chain = capture_chain(bench, self._repetitions(us, bench.slots))
+        chain = capture_chain(bench, self._passes(us, bench.slots), self._evictions)
         return _Beside(bench.capture((0,)), warm, self._capture_serving(us), chain)
 
     def _capture_serving(self, us: float) -> Program | None:
         plan = self.ready.serving
-        return capture_serving(self.bench, plan, us, self.session.least_sample_us) if plan is not None and plan.slots else None
+        return capture_serving(self.bench, plan, us) if plan is not None and plan.slots else None
 
     def _measure_beside(self, programs: _Beside, frame: Frame) -> list[Reading]:
         single, session = programs.single, self.session
@@ -212,9 +235,13 @@ class Figures:
 
     def _capture_cycle(self, first: Program, us: float) -> _Cycle:
         bench = self.bench
-        main = bench.capture(bench.pass_over(bench.slots), self._repetitions(us, bench.slots * bench.cycle_length))
+        phase: Program | None = None
+        if self._evictions:  # within a cycle the slots are used again
+            main = phase = self._lengthened(first, us)
+        else:
+            main = bench.capture(bench.pass_over(bench.slots), self._repetitions(us, bench.slots * bench.cycle_length))
         advance = bench.capture((ADVANCE,))
-        phase = self._lengthened(first, us)
+        phase = phase or self._lengthened(first, us)
         verify_cursor(bench, advance)
         verify(bench, main, self._seed + VERIFIED_BEFORE)
         return _Cycle(main, phase, advance)
@@ -241,8 +268,14 @@ class Figures:
         return figure
 
     def _measure_cycle(self, programs: _Cycle) -> Cycled:
+        """A step of the cycle, and its phases; where the cache is filled between samples, the step is the phases' mean."""
+        if self._evictions:
+            self._check_cold(programs.phase)
+            cycle = time_phases(self.bench, self.session, programs.phase, programs.advance)
+            self._check_peak(cycle.step)
+            return cycle
         step = self._measure_main(programs.main)
-        phases = time_phases(self.bench, self.session, programs.phase, programs.advance)
+        phases = time_phases(self.bench, self.session, programs.phase, programs.advance).phases
         self._reconcile(programs.main, step.us, [each.us for each in phases.each])
         return Cycled(step, phases)
 
@@ -257,19 +290,23 @@ class Figures:
         try:
             check_phases([us], phase_us, tolerance)
         except InvalidTiming:
-            now = self.session.measure(main.replays, main.calls, self.session.settings.side_budget_s, self.bench.reset)
+            now = self._replay_aside(main)
             check_phases([us, now.us], phase_us, tolerance)
 
     def _repetitions(self, us: float, unit: int) -> int:
         return calls_per_sample(us, unit, self.session.least_sample_us)
 
+    def _passes(self, us: float, slots: int) -> int:
+        """How many passes over so many slots make a sample: one where the cache is filled between samples."""
+        return 1 if self._evictions else self._repetitions(us, slots)
+
     def _lengthened(self, first: Program, us: float) -> Program:
         """Passes over the ring that last for a sample: `first` itself where one pass does."""
-        repetitions = self._repetitions(us, self.bench.slots)
-        if repetitions == 1:
+        passes = self._passes(us, self.bench.slots)
+        if passes * self.bench.slots == len(first.steps):
             return first
         first.release()
-        return self.bench.capture(self.bench.one_pass, repetitions)
+        return self.bench.capture(self.bench.one_pass, passes, evictions=self._evictions)
 
     def _fits_cache(self) -> bool:
         return is_warm(self.ready.plan.touched, self.session.device.limits, self.session.settings.warm_fraction)
@@ -280,21 +317,34 @@ class Figures:
         Raises:
             InvalidTiming: not_cold, over_peak, or what measuring raises.
         """
-        bench, settings = self.bench, self.session.settings
-        if not self.ready.plan.is_cold(len(main.slots), settings.cache_multiples):
-            between = self.ready.plan.reuse_bytes(len(main.slots))
-            found = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched, {between} bytes between two uses of one"
-            raise InvalidTiming(Reason.NOT_COLD, found)
-        sampled = self.session.measure(main.replays, main.calls, settings.budget_s, bench.reset)
-        check_peak(sampled.us, bench.subject.traffic, self.session.ceilings, settings.ceiling_margin)
+        self._check_cold(main)
+        sampled = self._replay(main, self.session.settings.budget_s, self.session.settings.settle_window)
+        self._check_peak(sampled)
         return sampled
 
+    def _check_cold(self, main: Program) -> None:
+        if not self.ready.plan.is_cold(len(main.slots), main.calls, len(main.between), self.session.settings.cache_multiples):
+            reuse = self.ready.plan.reuse_bytes(len(main.slots))
+            uses = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched by {main.calls} calls"
+            between = f"{reuse} bytes between two uses of one, the cache filled {len(main.between)} times between samples"
+            raise InvalidTiming(Reason.NOT_COLD, f"{uses}, {between}")
+
+    def _check_peak(self, cold: Sampled) -> None:
+        check_peak(cold.us, self.bench.subject.traffic, self.session.ceilings, self.session.settings.ceiling_margin)
+
+    def _replay_aside(self, program: Program) -> Sampled:
+        return self._replay(program, self.session.settings.side_budget_s, self.session.settings.side_window)
+
+    def _replay(self, program: Program, budget_s: float, window: int) -> Sampled:
+        return self.session.measure(program.replays, program.calls, budget_s, self.bench.reset, program.between, window)
+
     def _capture_doubled(self, us: float) -> Program | None:
-        """Passes over twice the ring; None where that does not fit."""
+        """Passes over twice the ring, with twice as much between them where the cache is filled; None where that does not fit."""
         bench = self.bench
         if bench.ring.slots < 2 * bench.slots:
             return None
-        return bench.capture(tuple(range(bench.ring.slots)), self._repetitions(us, bench.ring.slots))
+        slots = 2 * bench.slots if self._evictions else bench.ring.slots
+        return bench.capture(tuple(range(slots)), self._passes(us, slots), evictions=2 * self._evictions)
 
     def _prove_cold(self, once: Program, us: float, doubled: Program | None) -> bool:
         """Note for this lease what doubling the ring does to the time, the ring and twice the ring in turn.
@@ -314,7 +364,7 @@ class Figures:
             now, twice = time_in_turn(self.session, (once, doubled), self.bench.reset)
             change = check_doubling(now, twice, limit)
         proofs = self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})
-        proofs[self.ready.code] = RingProof(self.ready.plan.growth, now, twice, change)
+        proofs[self.ready.code] = RingProof(self.ready.plan.growth, bool(self._evictions), now, twice, change)
         return abs(now / us - 1) < limit
 
     def _replayed(self, metric: str, program: Program, taken: Taken, frame: Frame, cold: Traffic | None = None) -> list[Reading]:
@@ -326,7 +376,7 @@ class Figures:
         session, settings = self.session, self.session.settings
 
         def take() -> list[Reading]:
-            sampled = session.measure(program.replays, program.calls, settings.side_budget_s, self.bench.reset)
+            sampled = self._replay_aside(program)
             if cold is not None:
                 check_peak(sampled.us, cold, session.ceilings, settings.ceiling_margin)
             return [frame.time(metric, sampled, taken, program)]

@@ -30,10 +30,10 @@ def time_in_turn(session: ClockSession, programs: tuple[Program, Program], reset
     samples: tuple[list[float], list[float]] = ([], [])
     end = session.device.now_ns() + round(2 * session.settings.side_budget_s * 1e9)
     for program in programs:
-        session.take(program.replays, program.calls, WINDOW, reset)
+        session.take(program.replays, program.calls, WINDOW, reset, program.between)
     while True:
         for held, program in zip(samples, programs, strict=True):
-            batches.append(session.take(program.replays, program.calls, WINDOW, reset))
+            batches.append(session.take(program.replays, program.calls, WINDOW, reset, program.between))
             held.extend(batches[-1].samples)
         enough = len(batches) >= 2 * LEAST_TURNS and all(is_accurate(held) for held in samples)
         if enough or session.device.now_ns() > end:

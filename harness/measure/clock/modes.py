@@ -36,8 +36,11 @@ def _after(bench: Bench, inputs: Inputs, returned: Any) -> Inputs:
     return {**inputs, **dict(zip(bench.subject.variant.outputs or (), values, strict=False))}
 
 
-def capture_chain(bench: Bench, repetitions: int) -> Program | None:
+def capture_chain(bench: Bench, repetitions: int, evictions: int) -> Program | None:
     """Calls on all slots in turn, where the state is handed from call to call and everything else is each slot's own.
+
+    Args:
+        evictions: how often the cache is filled between two samples, each time with other data.
 
     Returns:
         None where calls of this kernel do not depend on each other.
@@ -52,7 +55,8 @@ def capture_chain(bench: Bench, repetitions: int) -> Program | None:
     captured, repeats = fit_repetitions(repetitions, bench.slots * bench.nodes, bench.device.limits.max_graph_nodes)
     slots = tuple(range(bench.slots)) * captured
     calls = [_link(bench, slot, feed, carried) for slot in slots]
-    return bench.capture_calls(Program((), repeats, slots), calls, [bench.nodes] * len(slots))
+    program = Program((), repeats, slots, between=bench.session.evictions(evictions))
+    return bench.capture_calls(program, calls, [bench.nodes] * len(slots))
 
 
 def _link(bench: Bench, slot: int, feed: Mapping[str, str], carried: Inputs) -> Call:
@@ -71,7 +75,8 @@ def time_single(session: ClockSession, program: Program) -> Sampled:
         InvalidTiming: negative_time or no_valid_samples.
     """
     graph = program.graphs[0]
-    return session.sample(lambda count: session.take_cold(graph, 1, count), 1, session.settings.side_budget_s)
+    budget_s, window = session.settings.side_budget_s, session.settings.side_window
+    return session.sample(lambda count: session.take_cold(graph, 1, count), 1, budget_s, window=window)
 
 
 def eager_steps(bench: Bench, us: float, settings: ClockSettings) -> tuple[Step, ...]:
@@ -86,6 +91,8 @@ def eager_steps(bench: Bench, us: float, settings: ClockSettings) -> tuple[Step,
 def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled, Sampled]:
     """Back-to-back eager calls by the host's clock: us a call with a final wait for the device, and until the call returns.
 
+    Before each sample the cache is filled with other data: a sample has fewer calls than a ring of small calls has slots.
+
     Raises:
         InvalidTiming: no_valid_samples.
     """
@@ -99,6 +106,8 @@ def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled,
         samples: list[float] = []
         session.keep_warm()
         for _ in range(count):
+            session.eviction.replay()
+            device.synchronize()
             begin = device.now_ns()
             for call in calls:
                 device.run(call)
@@ -113,7 +122,7 @@ def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled,
     collecting = gc.isenabled()
     gc.disable()  # a collection in a sample is the host's doing, not the kernel's
     try:
-        eager = session.sample(take, count_of, session.settings.eager_budget_s)
+        eager = session.sample(take, count_of, session.settings.eager_budget_s, window=session.settings.side_window)
     finally:
         if collecting:
             gc.enable()

@@ -35,6 +35,7 @@ class Program:
         graphs: replayed in turn.
         repeats: how often they are replayed for one sample.
         steps: what one replay of the graphs does.
+        between: replayed in turn between two samples, outside both.
         outputs: what the last captured call on each slot returned.
     """
 
@@ -42,6 +43,7 @@ class Program:
     repeats: int
     steps: tuple[Step, ...]
     outputs: dict[int, Any] = field(default_factory=dict)
+    between: tuple[Graph, ...] = ()
 
     @property
     def replays(self) -> tuple[Graph, ...]:
@@ -212,18 +214,19 @@ class Bench:
         calls = tuple(range(slots))
         return (*calls, ADVANCE) * self.cycle_length if self.cycle else calls
 
-    def capture(self, steps: Sequence[Step], repetitions: int = 1, shared: Inputs | None = None) -> Program:
+    def capture(self, steps: Sequence[Step], repetitions: int = 1, shared: Inputs | None = None, evictions: int = 0) -> Program:
         """Capture steps so that one sample does them `repetitions` times, within the device's cap on nodes.
 
         Args:
             shared: inputs that every call is given instead of its slot's own; what it returns is dropped then.
+            evictions: how often the cache is filled between two samples, each time with other data.
 
         Raises:
             InvalidTiming: kernel_count, where the graphs hold other nodes than as many single calls.
         """
         per_step = [self.advance_nodes if step is ADVANCE else self.nodes for step in steps]
         captured, repeats = fit_repetitions(repetitions, sum(per_step), self.device.limits.max_graph_nodes)
-        program = Program((), repeats, tuple(steps) * captured)
+        program = Program((), repeats, tuple(steps) * captured, between=self.session.evictions(evictions))
         calls = [
             self.advance() if step is ADVANCE else self._keeping(step, program) if shared is None else self._dropping(step, shared)
             for step in program.steps

@@ -62,7 +62,7 @@ WARM = Taken("graph_warm/1", Cache.WARM)
 SERVING = Taken("graph_serving/1", Cache.SERVING)
 CHAIN = Taken("graph_chain/1", Cache.CARRIED)
 GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
-EAGER = Taken("eager/2", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
+EAGER = Taken("eager/3", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Frame:
             program: what was replayed; None for eager calls.
         """
         return {
-            "method": self._method(taken),
+            "method": self._method(taken, program),
             "cache": str(taken.cache),
             "launch_mode": str(taken.launch_mode),
             "clock": str(taken.clock),
@@ -98,10 +98,12 @@ class Frame:
             "evidence": self._evidence(program),
         }
 
-    def _method(self, taken: Taken) -> str:
-        """The method; with a ring that had to be enlarged it is another one, since less of the ring outlives a pass."""
+    def _method(self, taken: Taken, program: Program | None) -> str:
+        """The method; where the cache is filled between samples it is another one, and with a ring that had to be enlarged, since less
+        of the ring outlives a pass."""
         growth = self.ready.plan.growth
-        return f"{taken.method}x{growth}" if growth > 1 and taken in (RING, CYCLE, PHASE, EAGER) else taken.method
+        evicted = "-evicted" if program is not None and program.between else ""
+        return f"{taken.method}{evicted}x{growth}" if growth > 1 and taken in (RING, CYCLE, PHASE, EAGER) else f"{taken.method}{evicted}"
 
     def _evidence(self, program: Program | None) -> dict[str, Any]:
         proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code)

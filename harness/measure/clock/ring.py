@@ -2,12 +2,16 @@
 
 Cold means: between two uses of a buffer at least `cache_multiples` caches of other data are touched. That is counted
 over all graphs that are replayed in turn, and from what a call touches, not from what is allocated.
+
+Of a call that touches a few bytes such a ring has millions of buffers. There each buffer is used once a sample, and between two
+samples, outside both, the cache is filled with other data. What a call writes is then written back outside the sample, and what filled
+the cache inside it; a ring that is too long has calls so small that neither counts: launches are what they take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.authoring.model import Traffic
 from harness.measure.clock.device import Limits
@@ -52,21 +56,38 @@ class RingPlan:
         slots: sets of inputs.
         touched: bytes that one call touches.
         cache_bytes: the last-level cache.
-        growth: how many times as many slots there are as the cache asks for.
+        growth: how many times as many slots there are as the cache asks for, or as often as it asks for the cache is filled.
+        evictions: how often the cache is filled between two samples; 0 for a ring that is cold by itself.
     """
 
     slots: int
     touched: int
     cache_bytes: int
     growth: int = 1
+    evictions: int = 0
+
+    def evicted(self, slots: int) -> RingPlan:
+        """So many of the slots, with the cache filled between two samples."""
+        return replace(self, slots=min(slots, self.slots), evictions=self.growth)
 
     def reuse_bytes(self, buffers_touched: int) -> int:
-        """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn."""
+        """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn and nothing is evicted."""
         return (min(buffers_touched, self.slots) - 1) * self.touched
 
-    def is_cold(self, buffers_touched: int, multiples: int) -> bool:
-        """Whether calls over `buffers_touched` of the slots find nothing in the cache: the whole ring, and far enough apart."""
-        return buffers_touched == self.slots and self.reuse_bytes(buffers_touched) >= multiples * self.cache_bytes
+    def is_cold(self, buffers_touched: int, calls: int, evictions: int, multiples: int) -> bool:
+        """Whether a sample's calls find nothing in the cache: the whole ring, and far enough apart or each buffer once.
+
+        Args:
+            buffers_touched: slots that the sample uses.
+            calls: in the sample.
+            evictions: how often the cache is filled between two samples.
+            multiples: caches of other data that must lie between two uses.
+        """
+        if buffers_touched != self.slots or evictions != self.evictions:
+            return False
+        if evictions:
+            return calls == self.slots
+        return self.reuse_bytes(buffers_touched) >= multiples * self.cache_bytes
 
 
 def plan_ring(touched: int, limits: Limits, multiples: int, growth: int = 1) -> RingPlan:

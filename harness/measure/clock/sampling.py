@@ -51,6 +51,7 @@ class Sampler:
         calls: calls in a sample.
         now_s: a monotonic clock.
         enough: whether samples say well enough what they are taken for.
+        window: samples in each window of settling; the protocol's by default.
     """
 
     take: Take
@@ -58,6 +59,7 @@ class Sampler:
     now_s: Callable[[], float]
     settings: ClockSettings = field(default_factory=ClockSettings)
     enough: Callable[[Sequence[float]], bool] = is_accurate
+    window: int | None = None
 
     def settle(self, budget_s: float) -> float:
         """Run until `settle_calls` calls were made and three windows in a row agree, or until the budget has passed.
@@ -66,9 +68,10 @@ class Sampler:
             Seconds that one sample takes.
         """
         begin, calls, windows = self.now_s(), 0, list[Sequence[float]]()
+        window = self.window or self.settings.settle_window
         while True:
-            windows.append(self.take(self.settings.settle_window))
-            calls += self.settings.settle_window * self.calls
+            windows.append(self.take(window))
+            calls += window * self.calls
             late = self.now_s() - begin > budget_s
             if calls >= self.settings.settle_calls and (windows_agree(windows) or late):
                 return statistics.median(windows[-1]) * self.calls * 1e-6

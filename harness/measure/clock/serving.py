@@ -27,12 +27,14 @@ class ServingPlan:
 
     Args:
         slots: of the ring; 0 where it is not taken.
+        evictions: how often the cache is filled between two samples; 0 for a ring that is cold by itself.
         cold: what a call reads from memory at least: state and weights.
         activations: the inputs that all calls share.
         why_not: where it is not taken.
     """
 
     slots: int
+    evictions: int
     cold: Traffic
     activations: tuple[str, ...]
     why_not: Reason = Reason.SERVING_FOOTPRINT
@@ -82,22 +84,35 @@ def plan_serving(
     cold = max(0, one.touched - one.outputs - dense_bytes(layout, "meta", named))
     traffic = Traffic(cold, 0)
     if cold < settings.serving_fraction * one.touched:
-        return ServingPlan(0, traffic, named)
-    slots = plan_ring(cold, limits, settings.cache_multiples).slots
-    return ServingPlan(slots, traffic, named) if estimate_bytes(one, slots) <= room else ServingPlan(0, traffic, named, Reason.MEMORY)
+        return ServingPlan(0, 0, traffic, named)
+    ring = plan_ring(cold, limits, settings.cache_multiples)
+    if ring.slots > settings.most_nodes:
+        ring = ring.evicted(settings.most_nodes // 2)
+    if estimate_bytes(one, ring.slots) > room:
+        return ServingPlan(0, 0, traffic, named, Reason.MEMORY)
+    return ServingPlan(ring.slots, ring.evictions, traffic, named)
 
 
-def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float) -> Program:
-    """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any.
+def capture_serving(bench: Bench, plan: ServingPlan, us: float) -> Program | None:
+    """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any. Where a pass has too
+    many nodes, as many slots as last for a sample, each once, and the cache is filled between: in one of them activations are cold.
 
     Args:
         us: a call's time, about.
-        least_us: how long a sample lasts at least.
+
+    Returns:
+        None for a cycle whose pass has too many nodes: its slots are used again within a sample.
 
     Raises:
         InvalidTiming: kernel_count.
     """
+    least_us = bench.session.least_sample_us
+    evictions = plan.evictions or int(plan.slots * bench.nodes > bench.session.settings.most_nodes)
+    if evictions and bench.cycle is not None:
+        return None
     mine = tensors_on(bench.ring.inputs(0), bench.subject.torch_device)
     shared = {name: mine[name] for name in plan.activations if name in mine}
+    if evictions:
+        return bench.capture(bench.pass_over(min(plan.slots, calls_per_sample(us, 1, least_us))), 1, shared, evictions)
     steps = bench.pass_over(plan.slots)
     return bench.capture(steps, calls_per_sample(us, sum(step is not ADVANCE for step in steps), least_us), shared)

@@ -57,7 +57,7 @@ class ClockSession:
     settings: ClockSettings = field(default_factory=ClockSettings)
     fault: InvalidTiming | None = None
     _busy_until_ns: int | None = None
-    _eviction: Graph | None = None
+    _evictions: list[Graph] = field(default_factory=list)
     _eviction_ns: float | None = None
     """What a replay of it takes; None where it has not been replayed yet."""
 
@@ -114,11 +114,15 @@ class ClockSession:
     @property
     def eviction(self) -> Graph:
         """A graph that fills the cache with data of no interest."""
-        if self._eviction is None:
+        return self.evictions(1)[0]
+
+    def evictions(self, count: int) -> tuple[Graph, ...]:
+        """So many graphs, each of which fills the cache with data of its own."""
+        while len(self._evictions) < count:
             size = self.settings.cache_multiples * self.device.limits.last_level_cache_bytes // 4
             filler = torch.zeros(size, dtype=torch.float32, device=self.device.torch_device)
-            self._eviction = self.device.capture([lambda: filler.fill_(1.0)], self.device.new_pool())
-        return self._eviction
+            self._evictions.append(self.device.capture([partial(filler.fill_, 1.0)], self.device.new_pool()))
+        return tuple(self._evictions[:count])
 
     def keep_warm(self) -> None:
         """Work for the warm-up time where the device has done nothing yet in this launch; after an idle time of over 20 ms for
@@ -173,7 +177,12 @@ class ClockSession:
             self._busy_until_ns = self.device.now_ns()
 
     def take(
-        self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None = None, between: Graph | None = None
+        self,
+        replays: Sequence[Graph],
+        calls: int,
+        count: int,
+        prepare: Callable[[], None] | None = None,
+        between: Sequence[Graph] = (),
     ) -> Batch:
         """Take consecutive samples. The device never idles between them, and runs one more sample before the first.
 
@@ -185,7 +194,7 @@ class ClockSession:
             calls: calls in a sample.
             count: how many samples.
             prepare: runs before, outside every sample.
-            between: replayed after each sample, outside it.
+            between: replayed in turn after each sample, outside it.
 
         Raises:
             InvalidTiming: negative_time or no_valid_samples.
@@ -201,9 +210,9 @@ class ClockSession:
             for graph in replays:
                 graph.replay()
             ends.append(device.mark())
-            if between is not None:
-                between.replay()
-            begins.append(ends[-1] if between is None else device.mark())
+            for graph in between:
+                graph.replay()
+            begins.append(device.mark() if between else ends[-1])
         device.synchronize()
         wall_us = (device.now_ns() - begin) / 1000
         self.note_busy()
@@ -232,7 +241,15 @@ class ClockSession:
         check_elapsed(elapsed)
         return [us / calls for us in elapsed]
 
-    def measure(self, replays: Sequence[Graph], calls: int, budget_s: float, prepare: Callable[[], None] | None = None) -> Sampled:
+    def measure(
+        self,
+        replays: Sequence[Graph],
+        calls: int,
+        budget_s: float,
+        prepare: Callable[[], None] | None = None,
+        between: Sequence[Graph] = (),
+        window: int | None = None,
+    ) -> Sampled:
         """Take samples of one figure until it is known well enough, and hold the device's clock against the host's.
 
         Raises:
@@ -241,10 +258,10 @@ class ClockSession:
         batches: list[Batch] = []
 
         def take(count: int) -> tuple[float, ...]:
-            batches.append(self.take(replays, calls, count, prepare))
+            batches.append(self.take(replays, calls, count, prepare, between))
             return batches[-1].samples
 
-        sampled = self.sample(take, calls, budget_s)
+        sampled = self.sample(take, calls, budget_s, window=window)
         self.check_host(batches)
         return sampled
 
@@ -263,12 +280,13 @@ class ClockSession:
         calls: int,
         budget_s: float,
         enough: Callable[[Sequence[float]], bool] = is_accurate,
+        window: int | None = None,
     ) -> Sampled:
         """Take samples of one figure until it is known well enough.
 
         Raises:
             InvalidTiming: no_valid_samples.
         """
-        sampled = Sampler(take, calls, lambda: self.device.now_ns() * 1e-9, self.settings, enough).sample(budget_s)
+        sampled = Sampler(take, calls, lambda: self.device.now_ns() * 1e-9, self.settings, enough, window).sample(budget_s)
         check_samples(sampled.samples)
         return sampled

@@ -57,6 +57,8 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     device, settings = session.device, session.settings
     one = footprint_of(subject)
     plan = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
+    if plan.slots > settings.most_nodes:
+        plan = plan.evicted(settings.most_nodes // 2)
     room = min(device.limits.usable_memory_bytes, device.free_bytes())
     proves = session.facts.proof(str(subject.cell), code) is None
     doubles = estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room

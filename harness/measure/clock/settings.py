@@ -22,6 +22,7 @@ class ClockSettings:
         cover_ns: how much work it is given then.
         settle_calls: least calls of a cell before its first sample.
         settle_window: samples in each of the windows whose medians must agree before sampling begins.
+        side_window: samples in each of those windows for a figure beside the main one, which has settled then.
         settle_s: most seconds spent waiting for that, or a figure's budget where that is less.
         looks: numbers of samples after which the interval is looked at.
         budget_s: most seconds of sampling for the main figure of a cell.
@@ -35,6 +36,7 @@ class ClockSettings:
         warm_fraction: part of the cache that a warm call may occupy.
         serving_fraction: least part of what a call touches that must come from memory, for its activations to be kept warm beside it.
         cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
+        most_nodes: most nodes in one pass over a ring that is cold by itself; where it had more, the cache is filled between samples.
         most_growth: most times that a ring which is not cold is enlarged to, in rings that the cache asks for: a power of two.
         doubling_limit: largest change of a cold time when the ring is doubled.
         ceiling_margin: how far above the unit's own bandwidth a time may lie.
@@ -50,6 +52,7 @@ class ClockSettings:
     cover_ns: int = 10_000_000
     settle_calls: int = 50
     settle_window: int = 10
+    side_window: int = 5
     settle_s: float = 1.0
     looks: tuple[int, ...] = (30, 60, 120, 240, 480)
     budget_s: float = 3.0
@@ -63,6 +66,7 @@ class ClockSettings:
     warm_fraction: float = 0.6
     serving_fraction: float = 0.5
     cache_multiples: int = 3
+    most_nodes: int = 8192
     most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05

@@ -43,7 +43,8 @@ def time_main(subject: Subject, session: ClockSession, *, code: str = "") -> Mai
     """
 
     def take() -> Main | list[Reading]:
-        ready = set_up(subject, session, code, session.facts.growth(str(subject.cell)) or 1, beside=False)
+        known = session.facts.ring(str(subject.cell))
+        ready = set_up(subject, session, code, known.growth if known else 1, beside=False)
         if ready is None:
             return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
         try:
@@ -72,8 +73,8 @@ def _guard(subject: Subject, session: ClockSession, take: Callable[[], Taking]) 
 
 def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool, main: Main | None) -> list[Reading]:
     """Measure with the smallest ring that is proved cold. Once a lease has timed other code of the cell, with that code's ring alone."""
-    fixed = session.facts.growth(str(subject.cell))
-    growth = fixed or 1
+    known = session.facts.ring(str(subject.cell))
+    growth = known.growth if known else 1
     breach: RingTooSmall | None = None
     attempt = 0 if main is None else 1
     while True:
@@ -91,7 +92,7 @@ def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool,
             ready.bench.release()
         session.device.release_memory()
         main = None  # of a ring that was not cold
-        if fixed is not None:
+        if known is not None:
             found = f"{breach.detail}; with this ring other code of the cell was cold: time each in a run of its own"
             raise InvalidTiming(Reason.NOT_COLD, found)
         if growth == session.settings.most_growth:

@@ -71,7 +71,18 @@ def test_a_whole_cycle_takes_the_mean_of_its_phases_whatever_their_pattern(patte
 def test_each_phase_is_timed_with_the_cursor_held_still(bench):
     bench, session = bench
     found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
-    assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
+    assert [sampled.us for sampled in found.phases.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
+    assert found.step.us == pytest.approx((5.0 * (LENGTH - 1) + 40.0) / LENGTH, rel=0.02)
+
+
+def test_phases_that_are_steady_settle_in_a_window_of_samples_not_of_rounds(bench, monkeypatch):
+    bench, session = bench
+    program, advance, counts, take = bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)), [], session.take
+    assert session.clock.host_us > 0, "the clock's own floors are taken before"
+    monkeypatch.setattr(session, "take", lambda *args: counts.append(args[2]) or take(*args))
+    time_phases(bench, session, program, advance)
+    rounds = -(-session.settings.settle_window // LENGTH)
+    assert sum(counts) == (3 * rounds + session.settings.looks[0]) * LENGTH
 
 
 def test_a_phase_is_not_timed_at_the_clocks_that_it_alone_would_run_at():
@@ -88,7 +99,7 @@ def test_a_phase_is_not_timed_at_the_clocks_that_it_alone_would_run_at():
     session = session_on(cost_us=cost)
     bench = make_bench(subject_of(CYCLE), session, 5, seed=1, contents=2, allocated=5)
     bench.prepare()
-    found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,)))
+    found = time_phases(bench, session, bench.capture(bench.one_pass, 8), bench.capture((ADVANCE,))).phases
     assert [sampled.us for sampled in found.each] == pytest.approx([5.0] * (LENGTH - 1) + [40.0], rel=0.02)
 
 
@@ -106,7 +117,7 @@ def test_every_phase_has_as_many_samples_and_all_must_be_known_well_enough():
     session = session_on(cost_us=cost)
     bench = make_bench(subject_of(CYCLE), session, 1, seed=1, contents=1, allocated=1)
     bench.prepare()
-    found = time_phases(bench, session, bench.capture(bench.one_pass, 1), bench.capture((ADVANCE,)))
+    found = time_phases(bench, session, bench.capture(bench.one_pass, 1), bench.capture((ADVANCE,))).phases
     (taken,) = {len(sampled.samples) for sampled in found.each}
     assert taken > session.settings.looks[0]
     assert [sampled.converged for sampled in found.each] == [is_accurate(found.each[0].samples)] * LENGTH

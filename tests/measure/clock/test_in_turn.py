@@ -28,9 +28,9 @@ def test_steady_programs_need_no_more_turns_than_an_interval_does(monkeypatch):
     session, bench, programs = programs_on(settings=replace(QUICK, side_budget_s=0.3))
     taken, take = [], session.take
 
-    def noting(replays, calls, count, prepare=None):
+    def noting(replays, calls, count, *rest):
         taken.append((replays, count))
-        return take(replays, calls, count, prepare)
+        return take(replays, calls, count, *rest)
 
     assert session.clock.host_us > 0, "the clock's own floors are taken before"
     monkeypatch.setattr(session, "take", noting)

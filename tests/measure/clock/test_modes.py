@@ -54,7 +54,7 @@ def test_each_call_of_a_functional_chain_takes_the_output_of_the_one_before():
     bench.subject = replace(
         bench.subject, kernel=replace(bench.subject.kernel, variants={"only": replace(bench.subject.variant, call=keep(call, kept))})
     )
-    program = capture_chain(bench, 1)
+    program = capture_chain(bench, 1, evictions=0)
     kept_in_chain = kept[-3:]
     program.replay()
     expected = bench.ring.inputs(0)["state"]
@@ -77,7 +77,7 @@ def test_a_chain_in_place_works_on_one_state():
     expected = bench.ring.inputs(0)["state"].clone()
     for slot in range(3):
         expected = expected * 0.5 + bench.ring.inputs(slot)["x"]
-    capture_chain(bench, 1).replay()
+    capture_chain(bench, 1, evictions=0).replay()
     assert torch.allclose(bench.ring.inputs(0)["state"], expected)
     assert all(torch.equal(bench.ring.inputs(s)["state"], before) for s, before in zip((1, 2), others, strict=True))
 
@@ -102,6 +102,12 @@ def test_eager_time_is_the_hosts_where_the_host_is_slower_and_the_devices_where_
     eager, enqueue = time_eager(bench_of(SCALE, slow_device), slow_device, 82.0)
     assert eager.us == pytest.approx(82.0, rel=0.05)
     assert enqueue.us == pytest.approx(5.0, rel=0.01)
+
+
+def test_eager_calls_find_nothing_in_the_cache_that_holds_all_their_buffers():
+    session = session_on(cache_bytes=256 << 10, bandwidth_gbps=0.05, memory_bytes=64 << 20)  # 20 us for 1 KB, and the host takes 5
+    eager, _ = time_eager(bench_of(SCALE, session, slots=20), session, 40.0)
+    assert eager.us == pytest.approx(0.7 + 1024 / 50, rel=0.1)  # what it returns lies where the call before had it
 
 
 def test_one_replay_a_call_shows_what_a_replay_costs():

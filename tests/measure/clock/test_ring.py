@@ -25,15 +25,26 @@ def test_a_row_of_5120_bf16_needs_5861_buffers_on_60_mb():
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_a_planned_ring_is_cold_and_no_larger_than_needed(touched, cache):
     plan = plan_ring(touched, replace(LIMITS, last_level_cache_bytes=cache), 3)
-    assert plan.is_cold(plan.slots, 3)
-    assert not RingPlan(plan.slots - 1, touched, cache).is_cold(plan.slots - 1, 3)
+    assert plan.is_cold(plan.slots, plan.slots, 0, 3)
+    assert not RingPlan(plan.slots - 1, touched, cache).is_cold(plan.slots - 1, plan.slots - 1, 0, 3)
 
 
 def test_m01_a_graph_that_touches_part_of_the_ring_is_not_cold():
     plan = RingPlan(slots=64, touched=4_194_304, cache_bytes=52_428_800)
     assert plan.reuse_bytes(10) < 3 * plan.cache_bytes
-    assert not plan.is_cold(10, 3)
-    assert plan.is_cold(64, 3)
+    assert not plan.is_cold(10, 10, 0, 3)
+    assert plan.is_cold(64, 128, 0, 3)
+
+
+def test_a_ring_too_long_to_replay_is_cold_by_what_is_evicted_between_passes_alone():
+    plan = plan_ring(6, LIMITS, 3, growth=2)
+    short = plan.evicted(1000)
+    assert (plan.slots > 30_000_000, short.slots, short.evictions) == (True, 1000, 2)
+    assert short.is_cold(1000, 1000, 2, 3)
+    assert not short.is_cold(1000, 2000, 2, 3)  # a buffer is used twice between
+    assert not short.is_cold(1000, 1000, 1, 3)
+    assert not short.is_cold(1000, 1000, 0, 3)
+    assert not plan.is_cold(plan.slots, plan.slots, 2, 3)
 
 
 def test_m01_a_ring_beyond_the_node_cap_is_split_over_graphs_and_touched_whole():

@@ -73,7 +73,7 @@ def test_what_prepares_a_batch_is_in_no_sample():
 def test_what_is_replayed_between_samples_is_in_none_and_in_what_both_clocks_are_held_by():
     session = session_on()
     call, between = graph_of(session, 100), graph_of(session, 20)
-    batch = session.take([call], 100, 5, between=between)
+    batch = session.take([call], 100, 5, between=(between,))
     assert batch.samples == pytest.approx([5.0 + 2.0 / 100] * 5, rel=1e-3)
     assert batch.device_us == pytest.approx(6 * (502 + 102), rel=0.01)
     assert batch.wall_us == pytest.approx(batch.device_us, rel=0.02)

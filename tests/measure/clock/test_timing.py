@@ -72,8 +72,8 @@ def test_every_figure_says_how_it_was_taken(scale):
         "percent_of_peak": ("cold", "device", "device_event", "graph_ring/2"),
         "latency_warm_us": ("warm", "device", "device_event", "graph_warm/1"),
         "graph1_us": ("cold", "graph1", "device_event", "graph_single/1"),
-        "eager_us": ("cold", "eager", "host", "eager/2"),
-        "enqueue_us": ("cold", "eager", "host", "eager/2"),
+        "eager_us": ("cold", "eager", "host", "eager/3"),
+        "enqueue_us": ("cold", "eager", "host", "eager/3"),
     }
     assert {r.columns["data"] for r in readings.values()} == {SCALE.data}
     assert len({r.columns["data_hash"] for r in readings.values()}) == 1
@@ -243,7 +243,7 @@ def test_a_main_figure_of_a_ring_that_is_not_cold_is_taken_again_with_a_larger_o
     session = session_on(keeps_oldest=True)
     main = time_main(subject_of(SCALE), session)
     reading = time_cell(subject_of(SCALE), session, main=main)[0]
-    growth = session.facts.growth(str(subject_of(SCALE).cell))
+    growth = session.facts.ring(str(subject_of(SCALE).cell)).growth
     assert (Status.OK, f"graph_ring/2x{growth}") == (reading.status, reading.columns["method"])
     assert growth > 1
     assert main.figure.us < reading.value
@@ -265,7 +265,7 @@ def test_later_launches_of_a_lease_use_the_ring_that_was_proved():
     again = session_on(keeps_oldest=True)
     again.facts = LeaseFacts.from_json(json.loads(json.dumps(first.facts.to_json())))
     readings = {r.metric: r for r in time_cell(subject_of(SCALE), again)}
-    growth = first.facts.growth(str(subject_of(SCALE).cell))
+    growth = first.facts.ring(str(subject_of(SCALE).cell)).growth
     assert readings["latency_us"].columns["method"] == f"graph_ring/2x{growth}"
     assert again.facts == replace(first.facts, canaries=again.facts.canaries)
 
