@@ -54,7 +54,7 @@ def take_canary(session: ClockSession) -> Canary:
     for call, calls in ((device.kernels.arithmetic(), ARITHMETIC_CALLS), (device.kernels.copies(source, target)[0], COPY_CALLS)):
         device.run(call)
         graph = session.capture([call] * calls, device.new_pool())
-        times.append(session.sample(partial(_samples, session, graph, calls), calls, BUDGET_S).us)
+        times.append(session.sample(partial(_samples, session, graph, calls), calls, BUDGET_S, window=session.settings.side_window).us)
         graph.release()
     del source, target
     device.release_memory()

@@ -58,7 +58,7 @@ class ClockSettings:
     budget_s: float = 3.0
     side_budget_s: float = 0.3
     chunk: int = 30
-    eager_calls: int = 100
+    eager_calls: int = 50
     eager_budget_s: float = 0.15
     eager_least_calls: int = 20
     eager_sample_us: float = 50_000.0
@@ -66,7 +66,7 @@ class ClockSettings:
     warm_fraction: float = 0.6
     serving_fraction: float = 0.5
     cache_multiples: int = 3
-    most_nodes: int = 8192
+    most_nodes: int = 4096
     most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05

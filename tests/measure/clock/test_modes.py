@@ -82,7 +82,7 @@ def test_a_chain_in_place_works_on_one_state():
     assert all(torch.equal(bench.ring.inputs(s)["state"], before) for s, before in zip((1, 2), others, strict=True))
 
 
-@pytest.mark.parametrize(("us", "expected"), [(1.0, 100), (1000.0, 50), (1e6, 20)])
+@pytest.mark.parametrize(("us", "expected"), [(1.0, 50), (1250.0, 40), (1e6, 20)])
 def test_an_eager_sample_is_bounded_in_calls_and_in_time(us, expected):
     assert len(eager_steps(bench_of(SCALE), us, ClockSettings())) == expected
 
@@ -107,7 +107,7 @@ def test_eager_time_is_the_hosts_where_the_host_is_slower_and_the_devices_where_
 def test_eager_calls_find_nothing_in_the_cache_that_holds_all_their_buffers():
     session = session_on(cache_bytes=256 << 10, bandwidth_gbps=0.05, memory_bytes=64 << 20)  # 20 us for 1 KB, and the host takes 5
     eager, _ = time_eager(bench_of(SCALE, session, slots=20), session, 40.0)
-    assert eager.us == pytest.approx(0.7 + 1024 / 50, rel=0.1)  # what it returns lies where the call before had it
+    assert 0.7 + 1024 / 50 < eager.us < 1.1 * (0.7 + 2 * 1024 / 50)  # what a call returns may lie where another had it
 
 
 def test_one_replay_a_call_shows_what_a_replay_costs():
