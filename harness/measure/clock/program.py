@@ -27,6 +27,21 @@ ADVANCE = None
 Step = int | None
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a record says of a program.
+
+    Args:
+        slots: how many it calls on.
+        nodes: of all its graphs.
+        evictions: how often the cache is filled between two samples.
+    """
+
+    slots: int
+    nodes: int
+    evictions: int
+
+
 @dataclass
 class Program:
     """Captured steps.
@@ -64,6 +79,11 @@ class Program:
     def nodes(self) -> int:
         """Nodes of all graphs."""
         return sum(graph.nodes for graph in self.graphs)
+
+    @property
+    def shape(self) -> Shape:
+        """What a record says of it."""
+        return Shape(len(self.slots), self.nodes, len(self.between))
 
     def replay(self) -> None:
         """Replay every graph once."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from harness.measure.clock.floors import CellFloors
-from harness.measure.clock.program import Bench, Program
+from harness.measure.clock.program import Bench, Shape
 from harness.measure.clock.sampling import Sampled
 from harness.measure.clock.session import ClockSession
 from harness.measure.clock.set_up import SetUp
@@ -58,9 +58,9 @@ class Taken:
 RING = Taken("graph_ring/2", Cache.COLD)
 CYCLE = Taken("graph_cycle/2", Cache.COLD)
 PHASE = Taken("graph_phase/3", Cache.COLD)
-WARM = Taken("graph_warm/1", Cache.WARM)
-SERVING = Taken("graph_serving/1", Cache.SERVING)
-CHAIN = Taken("graph_chain/1", Cache.CARRIED)
+WARM = Taken("graph_warm/2", Cache.WARM)
+SERVING = Taken("graph_serving/2", Cache.SERVING)
+CHAIN = Taken("graph_chain/2", Cache.CARRIED)
 GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
 EAGER = Taken("eager/3", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 
@@ -82,34 +82,34 @@ class Frame:
         """What measures."""
         return self.ready.session
 
-    def columns(self, taken: Taken, program: Program | None) -> dict[str, Any]:
+    def columns(self, taken: Taken, shape: Shape | None) -> dict[str, Any]:
         """The columns of a figure.
 
         Args:
-            program: what was replayed; None for eager calls.
+            shape: of what was replayed; None for eager calls.
         """
         return {
-            "method": self._method(taken, program),
+            "method": self._method(taken, shape),
             "cache": str(taken.cache),
             "launch_mode": str(taken.launch_mode),
             "clock": str(taken.clock),
             "data": self.bench.subject.kernel.data,
             "data_hash": self.bench.data_hash,
-            "evidence": self._evidence(program),
+            "evidence": self._evidence(shape),
         }
 
-    def _method(self, taken: Taken, program: Program | None) -> str:
+    def _method(self, taken: Taken, shape: Shape | None) -> str:
         """The method; where the cache is filled between samples it is another one, and with a ring that had to be enlarged, since less
         of the ring outlives a pass."""
         growth = self.ready.plan.growth
-        evicted = "-evicted" if program is not None and program.between else ""
+        evicted = "-evicted" if shape is not None and shape.evictions else ""
         return f"{taken.method}{evicted}x{growth}" if growth > 1 and taken in (RING, CYCLE, PHASE, EAGER) else f"{taken.method}{evicted}"
 
-    def _evidence(self, program: Program | None) -> dict[str, Any]:
+    def _evidence(self, shape: Shape | None) -> dict[str, Any]:
         proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code)
         found = {
-            "ring": len(program.slots) if program else self.bench.slots,
-            "nodes": program.nodes if program else None,
+            "ring": shape.slots if shape else self.bench.slots,
+            "nodes": shape.nodes if shape else None,
             "floors": {"empty_us": self.floors.empty_grid_us, "touch_us": self.floors.touch_us},
             "tick": self.session.clock.tick_us * 1000,
             "canaries": [us for canary in self.session.facts.canaries for us in (canary.arithmetic_us, canary.copy_us)],
@@ -117,19 +117,19 @@ class Frame:
         }
         return {key: value for key, value in found.items() if key in EVIDENCE}
 
-    def time(self, metric: str, sampled: Sampled, taken: Taken, program: Program | None = None) -> Reading:
+    def time(self, metric: str, sampled: Sampled, taken: Taken, shape: Shape | None = None) -> Reading:
         """The reading of one figure in us."""
-        columns = self.columns(taken, program) | {"samples": list(sampled.samples), "converged": sampled.converged}
+        columns = self.columns(taken, shape) | {"samples": list(sampled.samples), "converged": sampled.converged}
         return Reading(metric, sampled.us, columns=columns)
 
-    def bandwidth(self, us: float, taken: Taken, program: Program) -> list[Reading]:
+    def bandwidth(self, us: float, taken: Taken, shape: Shape) -> list[Reading]:
         """GB/s and percentages of ceiling and peak, from compulsory bytes; and GB/s by each of the kernel's other models.
 
         Skipped for a time that is mostly launch.
         """
         subject, session = self.bench.subject, self.session
         traffic = subject.traffic
-        columns = self.columns(taken, program)
+        columns = self.columns(taken, shape)
         gbps = traffic.total / us / 1e3
         figures: dict[str, float] = {
             "gbps": gbps,

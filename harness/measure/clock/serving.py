@@ -87,18 +87,19 @@ def plan_serving(
         return ServingPlan(0, 0, traffic, named)
     ring = plan_ring(cold, limits, settings.cache_multiples)
     if ring.slots > settings.most_nodes:
-        ring = ring.evicted(settings.most_nodes // 2)
+        ring = ring.evicted(settings.most_nodes)
     if estimate_bytes(one, ring.slots) > room:
         return ServingPlan(0, 0, traffic, named, Reason.MEMORY)
     return ServingPlan(ring.slots, ring.evictions, traffic, named)
 
 
-def capture_serving(bench: Bench, plan: ServingPlan, us: float) -> Program | None:
+def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float) -> Program | None:
     """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any. Where a pass has too
     many nodes, as many slots as last for a sample, each once, and the cache is filled between: in one of them activations are cold.
 
     Args:
         us: a call's time, about.
+        least_us: how long a sample lasts at least.
 
     Returns:
         None for a cycle whose pass has too many nodes: its slots are used again within a sample.
@@ -106,7 +107,6 @@ def capture_serving(bench: Bench, plan: ServingPlan, us: float) -> Program | Non
     Raises:
         InvalidTiming: kernel_count.
     """
-    least_us = bench.session.least_sample_us
     evictions = plan.evictions or int(plan.slots * bench.nodes > bench.session.settings.most_nodes)
     if evictions and bench.cycle is not None:
         return None

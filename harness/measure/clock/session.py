@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, mea
 from harness.measure.clock.sampling import Sampled, Sampler
 from harness.measure.clock.settings import ClockSettings
 from harness.measure.clock.validity import InvalidTiming, Reason, check_elapsed, check_host_clock, check_samples
+
+if TYPE_CHECKING:
+    from harness.measure.clock.program import Program
 
 REPLAYS_AT_A_TIME = 8
 """Replays that warming up enqueues before it waits."""
@@ -108,8 +111,16 @@ class ClockSession:
     @property
     def least_sample_us(self) -> float:
         """How long a sample must be at least."""
+        return self._least_us(self.settings.sample_us)
+
+    @property
+    def least_side_sample_us(self) -> float:
+        """The same of a figure beside the main one, or of a proof."""
+        return self._least_us(self.settings.side_sample_us)
+
+    def _least_us(self, ours: float) -> float:
         clock, settings = self.clock, self.settings
-        return max(settings.ticks_per_sample * clock.tick_us, settings.pairs_per_sample * clock.pair_us, settings.sample_us)
+        return max(settings.ticks_per_sample * clock.tick_us, settings.pairs_per_sample * clock.pair_us, ours)
 
     @property
     def eviction(self) -> Graph:
@@ -241,16 +252,12 @@ class ClockSession:
         check_elapsed(elapsed)
         return [us / calls for us in elapsed]
 
-    def measure(
-        self,
-        replays: Sequence[Graph],
-        calls: int,
-        budget_s: float,
-        prepare: Callable[[], None] | None = None,
-        between: Sequence[Graph] = (),
-        window: int | None = None,
-    ) -> Sampled:
-        """Take samples of one figure until it is known well enough, and hold the device's clock against the host's.
+    def measure(self, program: Program, budget_s: float, prepare: Callable[[], None] | None = None, window: int | None = None) -> Sampled:
+        """Take samples of a program until its time is known well enough, and hold the device's clock against the host's.
+
+        Args:
+            prepare: runs before each batch of samples, outside all.
+            window: samples in each window of settling; the protocol's by default.
 
         Raises:
             InvalidTiming: negative_time, no_valid_samples or host_clock.
@@ -258,10 +265,10 @@ class ClockSession:
         batches: list[Batch] = []
 
         def take(count: int) -> tuple[float, ...]:
-            batches.append(self.take(replays, calls, count, prepare, between))
+            batches.append(self.take(program.replays, program.calls, count, prepare, program.between))
             return batches[-1].samples
 
-        sampled = self.sample(take, calls, budget_s, window=window)
+        sampled = self.sample(take, program.calls, budget_s, window=window)
         self.check_host(batches)
         return sampled
 

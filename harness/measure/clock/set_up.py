@@ -58,14 +58,15 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     one = footprint_of(subject)
     plan = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
     if plan.slots > settings.most_nodes:
-        plan = plan.evicted(settings.most_nodes // 2)
+        plan = plan.evicted(settings.most_nodes)
     room = min(device.limits.usable_memory_bytes, device.free_bytes())
     proves = session.facts.proof(str(subject.cell), code) is None
-    doubles = estimate_bytes(one, 2 * plan.slots, PROGRAMS) <= room
+    doubled = plan.slots if plan.evictions else 2 * plan.slots
+    doubles = estimate_bytes(one, doubled, PROGRAMS) <= room
     if estimate_bytes(one, plan.slots, PROGRAMS) > room or (proves and growth > 1 and not doubles):
         return None
     serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room)
-    allocated = max(2 * plan.slots if doubles else plan.slots, serving.slots if serving else 0)
+    allocated = max(doubled if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
     bench = make_bench(subject, session, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)
     return SetUp(session, bench, plan, code, proves, serving if beside else None)

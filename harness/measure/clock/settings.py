@@ -17,6 +17,8 @@ class ClockSettings:
         pairs_per_sample: least length of a sample, in empty pairs of marks.
         sample_us: least length of a sample. Between two graphs the device idles for about 1 us, which a sample this long
             hides (0.05 %).
+        side_sample_us: the same of a figure beside the main one, or of the proof that a ring is cold: one is captured for each of
+            its calls, which takes the host tens of us.
         idle_ns: idle time after which the device is warmed up again.
         gap_ns: idle time after which a device is given work while calls are captured.
         cover_ns: how much work it is given then.
@@ -47,6 +49,7 @@ class ClockSettings:
     ticks_per_sample: int = 400
     pairs_per_sample: int = 20
     sample_us: float = 2000.0
+    side_sample_us: float = 1000.0
     idle_ns: int = 20_000_000
     gap_ns: int = 2_000_000
     cover_ns: int = 10_000_000
@@ -66,7 +69,7 @@ class ClockSettings:
     warm_fraction: float = 0.6
     serving_fraction: float = 0.5
     cache_multiples: int = 3
-    most_nodes: int = 4096
+    most_nodes: int = 2048
     most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05

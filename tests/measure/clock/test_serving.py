@@ -45,7 +45,7 @@ def test_what_it_saves_is_the_activations_way_from_memory():
 
 def test_it_says_how_it_was_taken():
     columns = readings_of(weighted())["latency_serving_us"].columns
-    assert ("serving", "device", "graph_serving/1") == (columns["cache"], columns["launch_mode"], columns["method"])
+    assert ("serving", "device", "graph_serving/2") == (columns["cache"], columns["launch_mode"], columns["method"])
     assert columns["evidence"]["ring"] == planned(weighted()).slots
 
 
@@ -130,7 +130,7 @@ def test_all_calls_are_given_the_first_slots_activations_and_their_own_weights()
     bench.prepare()
     given.clear()
     plan = ServingPlan(3, 0, Traffic(0, 0), ("x", "bias"))
-    program = capture_serving(bench, plan, us=session.least_sample_us / 6)
+    program = capture_serving(bench, plan, us=10.0, least_us=60.0)
     assert (1, 3) == tuple(len({inputs[name].data_ptr() for inputs in given}) for name in ("x", "w"))
     assert (6, (0, 1, 2), {}) == (program.calls, program.slots, program.outputs)
 

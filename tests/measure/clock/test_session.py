@@ -3,6 +3,7 @@ import torch
 from fake_device import FakeDevice, Script
 from toys import QUICK, session_on
 
+from harness.measure.clock.program import Program
 from harness.measure.clock.validity import InvalidTiming, Reason
 
 
@@ -85,7 +86,7 @@ def test_a_device_clock_that_runs_slow_disagrees_with_the_host():
     assert session.clock.tick_us > 0
     session.device.script.clock_divisor = 2.0
     with pytest.raises(InvalidTiming) as caught:
-        session.measure([graph], 100, budget_s=0.05)
+        session.measure(Program((graph,), 1, tuple(range(100))), budget_s=0.05)
     assert caught.value.reason is Reason.HOST_CLOCK
 
 

@@ -6,7 +6,7 @@ import pytest
 from toys import CARRIED, CYCLE, QUICK, SCALE, SIZE, phase_cost, session_on, subject_of, with_call
 
 from harness import Case, Traffic
-from harness.measure.clock import time_cell
+from harness.measure.clock import time_cell, time_main
 from harness.measure.clock.program import Bench
 from harness.records import Status
 
@@ -61,12 +61,24 @@ def test_a_call_that_touches_some_bytes_does_not_take_a_ring_of_millions():
 
 def test_figures_of_a_short_ring_say_that_the_cache_was_filled_and_those_of_one_buffer_do_not():
     methods = {metric: reading.columns.get("method") for metric, reading in short(CARRIED).items()}
-    assert (methods["latency_us"], methods["chained_us"]) == ("graph_ring/2-evicted", "graph_chain/1-evicted")
-    assert (methods["latency_warm_us"], methods["graph1_us"]) == ("graph_warm/1", "graph_single/1")
+    assert (methods["latency_us"], methods["chained_us"]) == ("graph_ring/2-evicted", "graph_chain/2-evicted")
+    assert (methods["latency_warm_us"], methods["graph1_us"]) == ("graph_warm/2", "graph_single/1")
 
 
 def test_a_chain_over_a_short_ring_is_as_slow_as_over_a_whole_one():
     assert short(CARRIED)["chained_us"].value == pytest.approx(whole(CARRIED)["chained_us"].value, rel=0.03)
+
+
+def test_proving_a_short_ring_captures_half_of_it_once_and_twice_the_evictions():
+    session = session_on(settings=replace(SHORT, side_sample_us=50.0))
+    main = time_main(subject_of(tiny(SCALE)), session)
+    before = len(session.device.captured)
+    (reading, *_) = time_cell(subject_of(tiny(SCALE)), session, beside=False, main=main)
+    probe, once, eviction, *floors = session.device.captured[before:]
+    assert (1, 64, 1) == (probe, once, eviction)
+    assert min(floors) > 128
+    assert (128, 128) == (main.shape.slots, reading.columns["evidence"]["ring"])
+    assert abs(reading.columns["evidence"]["doubled"]) < 0.02
 
 
 def test_a_short_ring_between_whose_passes_nothing_is_evicted_is_refused(monkeypatch):

@@ -70,7 +70,7 @@ def test_every_figure_says_how_it_was_taken(scale):
         "gbps": ("cold", "device", "device_event", "graph_ring/2"),
         "percent_of_ceiling": ("cold", "device", "device_event", "graph_ring/2"),
         "percent_of_peak": ("cold", "device", "device_event", "graph_ring/2"),
-        "latency_warm_us": ("warm", "device", "device_event", "graph_warm/1"),
+        "latency_warm_us": ("warm", "device", "device_event", "graph_warm/2"),
         "graph1_us": ("cold", "graph1", "device_event", "graph_single/1"),
         "eager_us": ("cold", "eager", "host", "eager/3"),
         "enqueue_us": ("cold", "eager", "host", "eager/3"),
@@ -152,7 +152,7 @@ def test_a_ring_of_which_a_part_outlives_a_pass_is_enlarged_until_it_is_cold(scr
     assert proof.growth > 1
     assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.03)
     assert readings["latency_us"].columns["method"] == f"graph_ring/2x{proof.growth}"
-    assert readings["latency_warm_us"].columns["method"] == "graph_warm/1"
+    assert readings["latency_warm_us"].columns["method"] == "graph_warm/2"
 
 
 def test_a_figure_that_moves_again_after_it_was_taken_again_is_not_converged():
@@ -247,6 +247,16 @@ def test_a_main_figure_of_a_ring_that_is_not_cold_is_taken_again_with_a_larger_o
     assert (Status.OK, f"graph_ring/2x{growth}") == (reading.status, reading.columns["method"])
     assert growth > 1
     assert main.figure.us < reading.value
+
+
+@pytest.mark.parametrize("kernel", [SCALE, CYCLE], ids=["calls", "cycle"])
+def test_a_main_figure_that_holds_no_longer_when_the_ring_is_proved_is_taken_again(kernel):
+    session = session_on(cost_us=phase_cost)
+    main = time_main(subject_of(kernel), session)
+    session.device.script.slowdown = lambda replays: 1.2
+    reading = time_cell(subject_of(kernel), session, main=main)[0]
+    assert (True, main.shape.nodes) == (reading.columns["converged"], reading.columns["evidence"]["nodes"])
+    assert reading.value / (main.figure.us if kernel is SCALE else main.figure.step.us) == pytest.approx(1.2, rel=0.03)
 
 
 def test_a_main_figure_is_verified_when_it_is_taken():
@@ -451,7 +461,7 @@ def test_state_that_a_replay_advances_otherwise_than_an_eager_call_is_caught():
 def test_a_kernel_with_state_is_also_timed_as_a_chain(kernel):
     readings, _ = measured(kernel)
     chained = readings["chained_us"]
-    assert (chained.columns["cache"], chained.columns["method"]) == ("carried", "graph_chain/1")
+    assert (chained.columns["cache"], chained.columns["method"]) == ("carried", "graph_chain/2")
     assert chained.value < readings["latency_us"].value
 
 

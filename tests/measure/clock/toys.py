@@ -18,7 +18,7 @@ SIZE = 256
 """fp32 elements of a toy tensor: 1 KiB."""
 LENGTH = 4
 """Steps of the toy cycle."""
-QUICK = ClockSettings(sample_us=100.0, settle_s=0.05, budget_s=0.1, side_budget_s=0.02, eager_calls=20)
+QUICK = ClockSettings(sample_us=100.0, side_sample_us=100.0, settle_s=0.05, budget_s=0.1, side_budget_s=0.02, eager_calls=20)
 TOLERANCE = {"fp32": Tolerance(1e-6, "one rounding")}
 
 

@@ -1,0 +1,123 @@
+"""The figures beside the main one, by which nothing is judged: one replay, warm, serving, chained, eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.authoring.model import Traffic
+from harness.measure.clock.estimate import calls_per_sample
+from harness.measure.clock.modes import capture_chain, time_eager, time_single
+from harness.measure.clock.program import Bench, Program
+from harness.measure.clock.readings import CHAIN, EAGER, GRAPH1, SERVING, WARM, Frame, Taken, invalid, skipped
+from harness.measure.clock.ring import is_warm
+from harness.measure.clock.serving import capture_serving
+from harness.measure.clock.session import ClockSession
+from harness.measure.clock.validity import InvalidTiming, Reason, check_peak
+from harness.measure.subject import Reading
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """What is replayed for them; None where the cell has no such figure."""
+
+    single: Program
+    warm: Program | None
+    serving: Program | None
+    chain: Program | None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The figures of one cell beside its main one.
+
+    Args:
+        us: about how long a call takes.
+    """
+
+    frame: Frame
+    us: float
+
+    def readings(self) -> list[Reading]:
+        """Take them. A breach spoils that figure alone, unless the clock itself is wrong.
+
+        Raises:
+            InvalidTiming: negative_time, or kernel_count.
+        """
+        if self._bench.cycle:
+            return [*self._measure_serving(self._capture_serving()), *self._eager()]
+        programs = self._capture()
+        single = programs.single
+        found = self._guarded("graph1_us", lambda: [self.frame.time("graph1_us", time_single(self._session, single), GRAPH1, single.shape)])
+        if programs.warm is None:
+            found.append(self._skipped("latency_warm_us", Reason.WARM_FOOTPRINT))
+        else:
+            found += self._replayed("latency_warm_us", programs.warm, WARM)
+        found += self._measure_serving(programs.serving)
+        if programs.chain is not None:
+            found += self._replayed("chained_us", programs.chain, CHAIN)
+        return found + self._eager()
+
+    @property
+    def _bench(self) -> Bench:
+        return self.frame.bench
+
+    @property
+    def _session(self) -> ClockSession:
+        return self.frame.session
+
+    def _capture(self) -> _Programs:
+        bench, evictions = self._bench, self.frame.ready.plan.evictions
+        warm = bench.capture((0,), self._repetitions(1)) if self._fits_cache() else None
+        chain = capture_chain(bench, 1 if evictions else self._repetitions(bench.slots), evictions)
+        return _Programs(bench.capture((0,)), warm, self._capture_serving(), chain)
+
+    def _repetitions(self, unit: int) -> int:
+        return calls_per_sample(self.us, unit, self._session.least_side_sample_us)
+
+    def _fits_cache(self) -> bool:
+        return is_warm(self.frame.ready.plan.touched, self._session.device.limits, self._session.settings.warm_fraction)
+
+    def _capture_serving(self) -> Program | None:
+        plan = self.frame.ready.serving
+        return capture_serving(self._bench, plan, self.us, self._session.least_side_sample_us) if plan is not None and plan.slots else None
+
+    def _measure_serving(self, program: Program | None) -> list[Reading]:
+        plan, metric = self.frame.ready.serving, "latency_serving_us"
+        if plan is None:
+            return []
+        return [self._skipped(metric, plan.why_not)] if program is None else self._replayed(metric, program, SERVING, plan.cold)
+
+    def _skipped(self, metric: str, reason: Reason) -> Reading:
+        return skipped(metric, reason, {"data": self._bench.subject.kernel.data})
+
+    def _replayed(self, metric: str, program: Program, taken: Taken, cold: Traffic | None = None) -> list[Reading]:
+        """A figure by replaying a program.
+
+        Args:
+            cold: what a call must read from memory at least; None where that is nothing.
+        """
+        session, settings = self._session, self._session.settings
+
+        def take() -> list[Reading]:
+            sampled = session.measure(program, settings.side_budget_s, self._bench.reset, settings.side_window)
+            if cold is not None:
+                check_peak(sampled.us, cold, session.ceilings, settings.ceiling_margin)
+            return [self.frame.time(metric, sampled, taken, program.shape)]
+
+        return self._guarded(metric, take)
+
+    def _eager(self) -> list[Reading]:
+        def take() -> list[Reading]:
+            eager, enqueue = time_eager(self._bench, self._session, self.us)
+            return [self.frame.time("eager_us", eager, EAGER), self.frame.time("enqueue_us", enqueue, EAGER)]
+
+        return self._guarded("eager_us", take)
+
+    def _guarded(self, metric: str, take: Callable[[], list[Reading]]) -> list[Reading]:
+        try:
+            return take()
+        except InvalidTiming as breach:
+            if breach.reason is Reason.NEGATIVE_TIME:
+                raise
+            return [invalid(metric, breach, self._bench.subject)]
