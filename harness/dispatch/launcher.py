@@ -148,6 +148,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and all its launches."""
+        if not self._ready.is_set():
+            self._process.kill()  # it looks at its channel only when it has imported all, and has no launches before
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         self._reader.join(timeout=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, cast
@@ -50,15 +50,20 @@ class Servers:
             server = self._live.get(key)
             if server is None or server.lost:
                 home = scratch / f"server-{flavour}-{len(self._all)}"
-                server = self._live[key] = self._starter.submit(ForkServer, flavour, home, unit.environment).result()
-                self._all.append(server)
+                server = self._live[key] = self._starter.submit(self._start, flavour, home, unit).result()
             return server
 
     def close(self) -> None:
         """End every server with its launches."""
+        with suppress(RuntimeError):  # closed before
+            self._starter.submit(lambda: None).result()  # one whose start was interrupted has started now
         for server in self._all:
             server.close()
         self._starter.shutdown()
+
+    def _start(self, flavour: Flavour, home: Path, unit: Unit) -> ForkServer:
+        self._all.append(ForkServer(flavour, home, unit.environment))
+        return self._all[-1]
 
 
 class UnitWorker:
