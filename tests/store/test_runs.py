@@ -315,7 +315,13 @@ class TestNames:
 
     @pytest.mark.parametrize(
         ("name", "found"),
-        [("2026010", "3 runs begin so"), ("nope", "the newest runs in"), ("notes", "newest"), ("", "newest"), ("run:", "newest")],
+        [
+            ("2026010", "3 runs begin so"),
+            ("nope", "the newest runs in"),
+            ("notes", "runs: 20260101-xyz, .*-abd\n"),
+            ("", "newest"),
+            ("run:", "newest"),
+        ],
     )
     def test_no_or_several_runs_of_a_name(self, store: RunStore, name: str, found: str) -> None:
         with pytest.raises(UnknownNameError, match=found):
