@@ -9,7 +9,8 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from harness.devices.units import Unit, local_units
 from harness.dispatch.launcher import Flavour
@@ -17,6 +18,9 @@ from harness.dispatch.protocol import Event, JobDone, LeftOut, RunContext
 from harness.dispatch.worker import Servers, UnitWorker, flavour_of
 from harness.plan.jobs import Job, without_gpu
 from harness.plan.matrix import INTERPRETER
+
+COMPILING = "static"
+"""The engine's kind whose jobs need no device. That a workspace's own kind needs none is known only when the run is planned."""
 
 
 class LocalDispatcher:
@@ -47,6 +51,15 @@ class LocalDispatcher:
         """Units of each device on this machine; of the interpreter, slots."""
         return {d: self.slots if d == INTERPRETER else sum(unit.device == d for unit in self.units) for d in devices}
 
+    def prepare(self, scratch: Path, devices: Collection[str] | None, kinds: Collection[str] | None) -> None:
+        """Start the fork servers that jobs of these kinds on these devices would use, so that they import while the run is planned.
+
+        Raises:
+            ProbeFailed: the GPUs of this machine cannot be listed.
+        """
+        for flavour, unit in self._foreseen(devices, kinds):
+            self._servers.get(flavour, unit, scratch)
+
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
         """Start the jobs in the background; a thread feeds `events`."""
         threading.Thread(target=self._run, args=(context, list(jobs)), daemon=True, name="dispatch").start()
@@ -66,6 +79,22 @@ class LocalDispatcher:
         """End every fork server."""
         self._cancelled.set()
         self._servers.close()
+
+    def _foreseen(self, devices: Collection[str] | None, kinds: Collection[str] | None) -> Iterator[tuple[Flavour, Unit]]:
+        """The servers to prepare, each with a unit that it is for. The interpreter's only where nothing else is asked for: most
+        matrices hold little or nothing for it.
+        """
+        compiles = kinds is None or COMPILING in kinds
+        runs = kinds is None or any(kind != COMPILING for kind in kinds)
+        if devices is not None and set(devices) <= {INTERPRETER}:
+            if runs and devices:
+                yield Flavour.INTERPRETER, Unit.interpreter(0)
+            return
+        if compiles:
+            yield Flavour.STATIC, Unit.interpreter(0)
+        for unit in self.units if runs else ():
+            if unit.device is not None and (devices is None or unit.device in devices):
+                yield Flavour.GPU, unit
 
     def _run(self, context: RunContext, jobs: list[Job]) -> None:
         try:

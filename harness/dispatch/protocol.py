@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -85,6 +85,18 @@ class Dispatcher(Protocol):
 
     def capacity(self, devices: Sequence[str]) -> Mapping[str, int]:
         """Units of each device that could run a job now or later; 0 where there is none."""
+
+    def prepare(self, scratch: Path, devices: Collection[str] | None, kinds: Collection[str] | None) -> None:
+        """Start what takes seconds and is known before the jobs are; returns before it is up.
+
+        Args:
+            scratch: the scratch of the context that `submit` will be given.
+            devices: where jobs may be; None: anywhere.
+            kinds: what jobs may do; None: anything.
+
+        Raises:
+            HarnessError: the units of this machine cannot be listed.
+        """
 
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
         """Start the jobs, those of lower tiers first, and only in the time that the context allows; returns at once."""

@@ -99,6 +99,23 @@ def _jobs_digest(jobs_dir: Path) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+@contextmanager
+def prepared(dispatcher: Dispatcher, folder: Path, devices: Collection[str] | None, kinds: Collection[str] | None) -> Iterator[None]:
+    """Let the dispatcher start what it can while the block plans the run, whose folder is made for it.
+
+    Where the block raises, what was started ends, and a folder that was not there before is gone again.
+    """
+    resumed = folder.exists()
+    try:
+        dispatcher.prepare(folder / "scratch", devices, kinds)
+        yield
+    except BaseException:
+        dispatcher.close()
+        if not resumed:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 def execute(
     plan: Plan,
     dispatcher: Dispatcher,
@@ -123,8 +140,12 @@ def execute(
         HarnessError: the run is being written by another process, or the disk fails; what was journaled is kept.
     """
     allowance = None if budget_s is None else Allowance.starting_now(budget_s)
-    folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal(folder / "journal.jsonl")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        journal = Journal(folder / "journal.jsonl")
+    except BaseException:
+        dispatcher.close()
+        raise
     try:
         store.save(run)
         done = answers(plan.jobs, journal.entries)

@@ -31,6 +31,8 @@ class Fake:
     def capacity(self, devices):
         return {d: int(d == self.device) for d in devices}
 
+    def prepare(self, scratch, devices, kinds): ...
+
     def submit(self, context, jobs):
         self.context, self.jobs = context, list(jobs)
 

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ class RayDispatcher:
         found = capacity([FleetNode(**{name: node[name] for name in names}) for node in self.nodes()], devices)
         slots = self.settings.slots
         return found if slots is None else {d: min(n, slots) if d == INTERPRETER else n for d, n in found.items()}
+
+    def prepare(self, scratch: Path, devices: Collection[str] | None, kinds: Collection[str] | None) -> None:
+        """Nothing: which nodes a run gets, and so which servers, is known only when its jobs are given out, and each worker then
+        starts its own.
+        """
 
     def submit(self, context: RunContext, jobs: Sequence[Job]) -> None:
         """Send code and jobs to the driver.

@@ -62,6 +62,14 @@ def test_capacity_is_what_the_nodes_offer(dispatcher):
     assert {"h200": 2, "b200": 0, "cpu": 4} == dispatcher().capacity(["h200", "b200", "cpu"])
 
 
+def test_nothing_is_prepared_here(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "DriverProcess", lambda *_: pytest.fail("a driver was started"))
+    made = RayDispatcher("127.0.0.2:6379")
+    made.prepare(tmp_path / "scratch", None, None)
+    made.close()
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_capacity_without_a_gpu_is_no_more_than_the_slots(dispatcher):
     made = dispatcher()
     made.settings = dataclasses.replace(made.settings, slots=3)
