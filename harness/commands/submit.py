@@ -9,12 +9,14 @@ import click
 from harness.commands import _dispatchers, _options
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from harness.authoring.workspace import Workspace
     from harness.commands._budget import Budgeted
     from harness.dispatch.protocol import Dispatcher
     from harness.dispatch.run import Outcome
+    from harness.plan.matrix import Filters
     from harness.plan.plan import Plan
     from harness.store.runs import RunStore
 
@@ -76,10 +78,16 @@ def command(
 
     Ends with exit code 0 (all that could be measured passed), 1 (something is wrong), 3 (undecided) or 130 (stopped).
     """
+    from contextlib import nullcontext
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
     from harness.authoring.workspace import find_workspace
     from harness.devices.table import load_devices, resolve_devices
+    from harness.dispatch.run import describe_run, new_run_id
     from harness.plan.budget import parse_duration
     from harness.plan.matrix import Filters
+    from harness.plan.plan import LAUNCHES, PAIRED_LAUNCHES, make_plan
     from harness.store.runs import RunStore
 
     if resume:
@@ -89,20 +97,28 @@ def command(
     workspace = find_workspace()
     required = resolve_devices(require, load_devices()) if require else []
     store = RunStore(store_uri or workspace.runs_dir)
-    if resume:
-        plan, run = _resumed(workspace, store, resume)
-        required = required or run["options"]["require"]
-    else:
-        plan, run = _fresh(workspace, ref, matrix, Filters(kernels, devices, kinds, variants, cases), required, launches, against)
+    before = store.read_run(store.resolve(resume)) if resume else None
+    now = datetime.now(UTC)
+    run_id = before["run_id"] if before else new_run_id(now)
+    folder = workspace.runs_dir / run_id
+    filters = Filters(kernels, devices, kinds, variants, cases)
     limited = None
-    if seconds is not None:
-        from harness.commands._budget import budgeted
+    with nullcontext() if dry_run else _prepared(carrier, folder, filters, before):
+        if before:
+            plan, run = _resumed(workspace, before), before
+            required = required or run["options"]["require"]
+        else:
+            launches = launches or (PAIRED_LAUNCHES if against else LAUNCHES)
+            plan = make_plan(workspace, ref, matrix, filters, launches, against)
+            run = describe_run(plan, run_id, now, {"filters": asdict(filters), "require": required, "launches": launches})
+        if seconds is not None:
+            from harness.commands._budget import budgeted
 
-        limited = budgeted(plan, seconds, run["options"]["launches"], workspace, store)
-        plan = limited.plan
+            limited = budgeted(plan, seconds, run["options"]["launches"], workspace, store)
+            plan = limited.plan
     run = {**run, "options": {**run["options"], "budget_s": seconds}}
     if dry_run:
-        _show(plan, limited, carrier, output, workspace.runs_dir / run["run_id"])
+        _show(plan, limited, carrier, output, folder)
         return 0
     outcome = _execute(plan, run, workspace, store, carrier, required, output, limited)
     _report(outcome, output, limited)
@@ -149,29 +165,43 @@ def _show(plan: Plan, limited: Budgeted | None, dispatcher: Dispatcher, output: 
     show_plan(remainder(plan, folder), output)
 
 
-def _fresh(
-    workspace: Workspace, ref: str, matrix: str, filters: Any, required: list[str], launches: int | None, against: str | None
-) -> tuple[Plan, dict[str, Any]]:
-    from dataclasses import asdict
-    from datetime import UTC, datetime
+def _prepared(dispatcher: Dispatcher, folder: Path, filters: Filters, before: dict[str, Any] | None) -> AbstractContextManager[None]:
+    """See `prepared`: for what the filters leave or, of a run that is resumed, for what is left of it.
 
-    from harness.dispatch.run import describe_run, new_run_id
-    from harness.plan.plan import LAUNCHES, PAIRED_LAUNCHES, make_plan
+    Raises:
+        UnknownNameError: a device that is none.
+        HarnessError: a line of the journal cannot be read.
+    """
+    from harness.devices.table import load_devices, resolve_devices
+    from harness.dispatch.run import prepared
 
-    launches = launches or (PAIRED_LAUNCHES if against else LAUNCHES)
-    plan = make_plan(workspace, ref, matrix, filters, launches, against)
-    now = datetime.now(UTC)
-    return plan, describe_run(plan, new_run_id(now), now, {"filters": asdict(filters), "require": required, "launches": launches})
+    if before is not None:
+        return prepared(dispatcher, folder, *_left(before, folder))
+    devices = resolve_devices(filters.devices, load_devices()) if filters.devices else None
+    return prepared(dispatcher, folder, devices, filters.kinds or None)
 
 
-def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, dict[str, Any]]:
+def _left(run: dict[str, Any], folder: Path) -> tuple[set[str], set[str]]:
+    """Devices and kinds of the cells of a run of which the journal in `folder` says nothing yet.
+
+    Raises:
+        HarnessError: a line of the journal cannot be read.
+    """
+    from harness.dispatch.journal import read_entries
+    from harness.records import Cell, Status
+
+    _, entries = read_entries(folder / "journal.jsonl")
+    known = {(first.kind, str(first.cell)) for first, *_ in entries if not Status(first.status).resumable}
+    left = [(e["kind"], e["cell"]) for e in run["expected"] if (e["kind"], e["cell"]) not in known]
+    return {Cell.parse(cell).device for _, cell in left}, {kind for kind, _ in left}
+
+
+def _resumed(workspace: Workspace, run: dict[str, Any]) -> Plan:
     from harness.dispatch.run import check_resumable
     from harness.plan.git import Git
     from harness.plan.matrix import Filters
     from harness.plan.plan import plan_tree
     from harness.plan.trees import Tree
-
-    run = store.read_run(store.resolve(name))
 
     def tree(of: dict[str, Any]) -> Tree:
         return Tree(of["ref"], of["resolved"], of["commit"], of["tree"], of["code_digest"], of["dirty"])
@@ -180,7 +210,7 @@ def _resumed(workspace: Workspace, store: RunStore, name: str) -> tuple[Plan, di
     against = tree(run["against"]) if run["against"] else None
     plan = plan_tree(workspace, Git(workspace.root), tree(run), run["matrix"], Filters(**filters), run["options"]["launches"], against)
     check_resumable(run, plan, workspace.runs_dir / run["run_id"])
-    return plan, run
+    return plan
 
 
 def _execute(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from harness.commands.submit import command
 from harness.dispatch.protocol import CellDone, JobDone, LeftOut
 from harness.dispatch.stamp import Place, failure
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UnknownNameError
+from harness.plan import plan
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.git import Git
 from harness.plan.refs import resolve
@@ -33,9 +36,15 @@ class Dispatcher:
 
     def __init__(self, slow: tuple[str, ...] = (), units: int = 0) -> None:
         self.slow, self.units, self.jobs = slow, units, []
+        self.prepared: list[tuple[Path, Any, Any]] = []
+        self.closed = 0
 
     def capacity(self, devices: Any) -> dict[str, int]:
         return {device: 1 if device == "cpu" else self.units for device in devices}
+
+    def prepare(self, scratch: Path, devices: Any, kinds: Any) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.prepared.append((scratch, devices, kinds))
 
     def submit(self, context: Any, jobs: Any) -> None:
         self.context, self.jobs = context, list(jobs)
@@ -52,7 +61,8 @@ class Dispatcher:
 
     def cancel(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed += 1
 
 
 @pytest.fixture
@@ -215,6 +225,90 @@ class TestResume:
             submit("--resume", "last", option, value)
         assert f"--resume last with {option}" == error.value.asked
         assert f"leave {option} out; or leave --resume out, and start another run" == error.value.do
+
+
+class TestWhatIsStartedBeforeThePlan:
+    """What a dispatcher may start while the run is planned, and what becomes of it."""
+
+    def runs(self, repository: Any) -> list[Path]:
+        return list((repository.root / ".harness/runs").glob("*"))
+
+    def test_is_in_the_folder_of_the_run(self, submit, two_kernels, monkeypatch):
+        dispatcher = Dispatcher()
+        describe = plan.describe
+
+        def late(workspace: Any) -> Description:
+            assert 1 == len(dispatcher.prepared)
+            return describe(workspace)
+
+        monkeypatch.setattr("harness.plan.plan.describe", late)
+        run_id = json.loads(submit("--format", "json", dispatcher=dispatcher))["run_id"]
+        ((scratch, _, _),) = dispatcher.prepared
+        assert two_kernels.root / ".harness/runs" / run_id / "scratch" == scratch == dispatcher.context.scratch
+
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ((), (None, None)),
+            (("--kind", "static", "--device", "h200"), (["h200"], ("static",))),
+            (("--device", "cpu", "--device", "fleet"), (["a10g", "b200", "h200", "mi300x", "cpu"], None)),
+        ],
+        ids=["anything", "one kind on one device", "a device and a group"],
+    )
+    def test_is_what_the_filters_leave(self, submit, options, expected):
+        dispatcher = Dispatcher()
+        submit(*options, dispatcher=dispatcher)
+        ((_, devices, kinds),) = dispatcher.prepared
+        assert expected == (devices, kinds)
+
+    @pytest.mark.parametrize("budget", [(), ("--budget", "10m")], ids=["without a budget", "with a budget"])
+    def test_is_nothing_in_a_dry_run(self, submit, two_kernels, budget):
+        dispatcher = Dispatcher()
+        submit("--dry-run", *budget, dispatcher=dispatcher)
+        assert ([], []) == (dispatcher.prepared, self.runs(two_kernels))
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt(), HarnessError("a", "b", "c")], ids=["stopped", "failed"])
+    @pytest.mark.parametrize("step", ["harness.plan.plan.describe", "harness.commands._budget.budgeted"], ids=["plan", "budget"])
+    def test_ends_where_planning_ends(self, submit, two_kernels, monkeypatch, step, error):
+        def fail(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(step, fail)
+        dispatcher = Dispatcher()
+        with suppress(HarnessError):
+            submit("--budget", "10m", dispatcher=dispatcher)
+        assert (1, 1, []) == (len(dispatcher.prepared), dispatcher.closed, self.runs(two_kernels))
+
+    @pytest.mark.parametrize("options", [("--device", "h20"), ("--kernel", "scal"), ("--kind", "statik"), ("--matrix", "al")])
+    def test_does_not_change_what_is_said_of_an_unknown_name(self, submit, two_kernels, options):
+        with pytest.raises(UnknownNameError) as planned:
+            submit("--dry-run", *options)
+        with pytest.raises(UnknownNameError) as found:
+            submit(*options)
+        assert str(planned.value) == str(found.value)
+        assert [] == self.runs(two_kernels)
+
+    def test_is_what_is_left_of_a_run_that_is_resumed(self, submit):
+        submit("--budget", "10s", dispatcher=Dispatcher(slow=("shift",)))
+        dispatcher = Dispatcher()
+        submit("--resume", "last", dispatcher=dispatcher)
+        assert [({"cpu", "h200"}, {"correctness", "static"})] == [found[1:] for found in dispatcher.prepared]
+
+    def test_is_nothing_for_a_run_of_which_nothing_is_left(self, submit):
+        submit()
+        dispatcher = Dispatcher()
+        submit("--resume", "last", dispatcher=dispatcher)
+        assert [(set(), set())] == [found[1:] for found in dispatcher.prepared]
+
+    def test_ends_where_a_run_cannot_be_resumed_which_keeps_its_folder(self, submit, two_kernels, monkeypatch):
+        submit()
+        before = {file: file.read_bytes() for run in self.runs(two_kernels) for file in run.rglob("*") if file.is_file()}
+        monkeypatch.setattr("harness.plan.plan.describe", lambda workspace: Description([], []))
+        dispatcher = Dispatcher()
+        with pytest.raises(HarnessError):
+            submit("--resume", "last", dispatcher=dispatcher)
+        assert 1 == dispatcher.closed
+        assert before == {file: file.read_bytes() for file in before}
 
 
 @pytest.mark.parametrize(
