@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.devices.units import Unit
+    from harness.dispatch.protocol import Dispatcher
     from harness.dispatch.run import Outcome
     from harness.judge.accepted import Accepted
     from harness.plan.plan import Plan
@@ -40,11 +41,14 @@ def command(kernel: str, variants: tuple[str, ...], cases: tuple[str, ...], devi
 
     Ends with exit code 0 (all that was timed is right), 1 (something is wrong), 3 (undecided, or no GPU) or 130 (stopped).
     """
+    from datetime import UTC, datetime
+
     from harness.authoring.workspace import find_workspace
     from harness.devices.table import load_devices, resolve_devices
     from harness.devices.units import local_units
-    from harness.dispatch.one_unit import choose_unit
-    from harness.plan.bench import plan_bench
+    from harness.dispatch.one_unit import OneUnitDispatcher, choose_unit
+    from harness.dispatch.run import describe_run, new_run_id, prepared
+    from harness.plan.bench import KIND, plan_bench
     from harness.store.runs import RunStore
 
     workspace = find_workspace()
@@ -52,30 +56,30 @@ def command(kernel: str, variants: tuple[str, ...], cases: tuple[str, ...], devi
     asked = f"bench {kernel} on {f'a unit of {device}' if device else 'the GPU of this machine'}"
     unit = choose_unit(local_units(), wanted, asked)
     assert unit.device is not None
-    plan = plan_bench(workspace, kernel, unit.device, variants, cases, launches)
     place = workspace.state_dir / "bench"  # apart from runs: `run:last` and a diff of this code must not take it for one
     store = RunStore(place)
-    outcome = _execute(plan, unit, store, place, launches, output)
+    dispatcher = OneUnitDispatcher(unit)
+    now = datetime.now(UTC)
+    run_id = new_run_id(now)
+    with prepared(dispatcher, place / run_id, [unit.device], [KIND]):
+        plan = plan_bench(workspace, kernel, unit.device, variants, cases, launches)
+        run = describe_run(plan, run_id, now, {"filters": {}, "require": [], "launches": launches})
+    outcome = _execute(plan, unit, dispatcher, store, run, place / run_id, output)
     _report(plan, unit, outcome, _accepted(plan, workspace.root, workspace.baselines_dir), output)
     _prune(store, place)
     return outcome.exit_code
 
 
-def _execute(plan: Plan, unit: Unit, store: RunStore, place: Path, launches: int, output: str) -> Outcome:
-    from datetime import UTC, datetime
-
+def _execute(plan: Plan, unit: Unit, dispatcher: Dispatcher, store: RunStore, run: dict[str, Any], folder: Path, output: str) -> Outcome:
     from harness.commands._progress import Progress
-    from harness.dispatch.one_unit import OneUnitDispatcher
-    from harness.dispatch.run import describe_run, execute, new_run_id
+    from harness.dispatch.run import execute
 
-    now = datetime.now(UTC)
-    run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": launches})
     seconds = sum(job.expected_s for job in plan.jobs)
     with Progress(quiet=output == "json", cells=len(plan.expected)) as progress:
         where = f"{unit.device} ({unit.uuid})"
-        size = f"{len(plan.expected)} cells, launches a cell: {launches}"
+        size = f"{len(plan.expected)} cells, launches a cell: {run['options']['launches']}"
         progress.say(f"bench of {plan.tree.resolved}: {size}, on {where}, about {seconds:.0f} s")
-        return execute(plan, OneUnitDispatcher(unit), store, run, place / run["run_id"], observe=progress.observe)
+        return execute(plan, dispatcher, store, run, folder, observe=progress.observe)
 
 
 def _accepted(plan: Plan, root: Path, baselines_dir: Path) -> dict[Cell, Accepted]:

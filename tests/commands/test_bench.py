@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ class Bench:
     def __init__(self) -> None:
         self.units = [H200]
         self.ran_on: list[Unit] = []
+        self.prepared: list[tuple[Path, Any, Any]] = []
+        self.closed = 0
         self.jobs: list[Any] = []
         self.answer: Callable[..., list[dict[str, Any]]] = self.good
 
@@ -64,6 +67,10 @@ class Dispatcher:
     def capacity(self, devices: Any) -> dict[str, int]:
         return dict.fromkeys(devices, 1)
 
+    def prepare(self, scratch: Path, devices: Any, kinds: Any) -> None:
+        scratch.mkdir(parents=True)
+        self.bench.prepared.append((scratch, devices, kinds))
+
     def submit(self, context: Any, jobs: Any) -> None:
         self.context, self.bench.jobs = context, list(jobs)
 
@@ -84,7 +91,8 @@ class Dispatcher:
 
     def cancel(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.bench.closed += 1
 
 
 def described(workspace: Any) -> Description:
@@ -386,6 +394,25 @@ class TestWhatItLeaves:
         kept = [path.name for path in (repository.root / ".harness/bench").iterdir()]
         assert len(kept) == 1
         assert kept[0] in ids
+
+
+class TestWhatIsStartedBeforeThePlan:
+    def test_is_the_units_server_in_the_folder_of_the_bench(
+        self, run: Any, bench: Bench, repository: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def late(workspace: Any) -> Description:
+            assert 1 == len(bench.prepared)
+            return described(workspace)
+
+        monkeypatch.setattr("harness.plan.bench.describe", late)
+        folder = repository.root / ".harness/bench" / run()["run_id"]
+        assert [(folder / "scratch", ["h200"], ["latency"])] == bench.prepared
+
+    def test_ends_where_the_plan_fails_and_leaves_no_folder(self, say: Any, bench: Bench, repository: Any) -> None:
+        with pytest.raises(UnknownNameError):
+            say(command, "scal")
+        assert (1, 1) == (len(bench.prepared), bench.closed)
+        assert [] == list((repository.root / ".harness/bench").iterdir())
 
 
 @pytest.mark.gpu
