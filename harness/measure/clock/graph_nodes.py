@@ -70,22 +70,34 @@ def _functions(backend: str) -> tuple[Any, Any, Any]:
         raise HarnessError("count the nodes of a graph", f"{driver.library}: {error}", "install a driver that has graphs") from error
 
 
-def read_nodes(graph: int, backend: str) -> tuple[int, tuple[Grid | None, ...]]:
-    """The number of nodes of a graph, and the grid of each kernel in it, in the order of capture.
+def count_nodes(graph: int, backend: str) -> int:
+    """The number of nodes of a graph.
 
     Args:
-        graph: handle of the graph that torch captured, before it is instantiated.
+        graph: handle of the graph that torch captured and keeps.
         backend: `cuda` or `hip`.
 
-    Returns:
-        nodes, grids; a grid is None where the driver does not give it.
+    Raises:
+        HarnessError: the driver lacks a function or refuses the graph.
+    """
+    get_nodes, _, _ = _functions(backend)
+    count = ctypes.c_size_t(0)
+    _check(get_nodes(ctypes.c_void_p(graph), None, ctypes.byref(count)))
+    return count.value
+
+
+def read_grids(graph: int, backend: str) -> tuple[Grid | None, ...]:
+    """The grid of each kernel in a graph, in the order of capture; None where the driver does not give it. It takes some us a node.
+
+    Args:
+        graph: handle of the graph that torch captured and keeps.
+        backend: `cuda` or `hip`.
 
     Raises:
         HarnessError: the driver lacks a function or refuses the graph.
     """
     get_nodes, get_type, get_kernel = _functions(backend)
-    count = ctypes.c_size_t(0)
-    _check(get_nodes(ctypes.c_void_p(graph), None, ctypes.byref(count)))
+    count = ctypes.c_size_t(count_nodes(graph, backend))
     nodes = (ctypes.c_void_p * count.value)()
     if count.value:
         _check(get_nodes(ctypes.c_void_p(graph), nodes, ctypes.byref(count)))
@@ -97,7 +109,7 @@ def read_nodes(graph: int, backend: str) -> tuple[int, tuple[Grid | None, ...]]:
             params = _DRIVERS[backend].params()
             failed = get_kernel(ctypes.c_void_p(node), ctypes.byref(params))
             grids.append(None if failed else (params.grid[0], params.grid[1], params.grid[2]))
-    return count.value, tuple(grids)
+    return tuple(grids)
 
 
 def _check(code: int) -> None:

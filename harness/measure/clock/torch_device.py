@@ -14,7 +14,7 @@ import torch
 
 from harness.devices.table import Device
 from harness.measure.clock.device import Call, Graph, Grid, Limits
-from harness.measure.clock.graph_nodes import read_nodes
+from harness.measure.clock.graph_nodes import count_nodes, read_grids
 from harness.measure.memory import free_bytes
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ _on_stream = torch.cuda.stream
 class TorchGraph:
     """A captured graph; it keeps what its calls refer to alive."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, calls: Sequence[Call], nodes: int, grids: tuple[Grid | None, ...]) -> None:
-        self._graph, self._calls = graph, tuple(calls)
-        self.nodes, self.grids = nodes, grids
+    def __init__(self, graph: torch.cuda.CUDAGraph, calls: Sequence[Call], backend: str) -> None:
+        self._graph, self._calls, self._backend = graph, tuple(calls), backend
+        self.nodes = count_nodes(_raw_graph(graph), backend)
+
+    @property
+    def grids(self) -> tuple[Grid | None, ...]:
+        """The grid of each kernel node, read when asked for: of a single call, not of thousands."""
+        return read_grids(_raw_graph(self._graph), self._backend)
 
     def replay(self) -> None:
         """Enqueue every node once."""
@@ -112,13 +117,13 @@ class TorchDevice:
         Raises:
             HarnessError: the driver does not tell what was captured.
         """
-        graph = _CudaGraph(keep_graph=True)  # else the graph is gone before its nodes are counted
+        graph = _CudaGraph(keep_graph=True)  # else the graph is gone before its nodes are counted and read
         with _capturing(graph, pool=pool, stream=self._side_stream):
             for call in calls:
                 call()
-        nodes, grids = read_nodes(_raw_graph(graph), self._backend)
+        found = TorchGraph(graph, calls, self._backend)
         _instantiate(graph)
-        return TorchGraph(graph, calls, nodes, grids)
+        return found
 
     def replay_beside(self, graph: Graph) -> None:
         """Replay a graph on the stream that is not captured."""

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import HarnessError
 from harness.measure.clock import graph_nodes
-from harness.measure.clock.graph_nodes import read_nodes
+from harness.measure.clock.graph_nodes import count_nodes, read_grids
 
 KERNEL, COPY = 0, 1
 
@@ -46,29 +46,31 @@ def install(monkeypatch, driver):
 
 def test_all_nodes_are_counted_and_kernels_give_their_grids(monkeypatch, backend):
     install(monkeypatch, Driver(backend, [KERNEL, COPY, KERNEL], [(5, 1, 1), None, (2, 3, 4)]))
-    assert read_nodes(77, backend) == (3, ((5, 1, 1), (2, 3, 4)))
+    assert count_nodes(77, backend) == 3
+    assert read_grids(77, backend) == ((5, 1, 1), (2, 3, 4))
 
 
 def test_a_grid_that_the_driver_does_not_tell_is_none(monkeypatch, backend):
     install(monkeypatch, Driver(backend, [KERNEL], [None]))
-    assert read_nodes(77, backend) == (1, (None,))
+    assert read_grids(77, backend) == (None,)
 
 
 def test_an_empty_graph_has_no_nodes(monkeypatch, backend):
     install(monkeypatch, Driver(backend, [], []))
-    assert read_nodes(77, backend) == (0, ())
+    assert count_nodes(77, backend) == 0
+    assert read_grids(77, backend) == ()
 
 
 def test_a_graph_that_the_driver_refuses_is_an_error(monkeypatch, backend):
     install(monkeypatch, Driver(backend, [KERNEL], [None], error=400))
     with pytest.raises(HarnessError, match="error 400"):
-        read_nodes(77, backend)
+        count_nodes(77, backend)
 
 
 def test_without_a_driver_the_error_names_the_library(backend):
     graph_nodes._functions.cache_clear()
     with pytest.raises(HarnessError, match=r"libcuda|libamdhip64"):
-        read_nodes(77, backend)
+        count_nodes(77, backend)
 
 
 @pytest.mark.parametrize(
