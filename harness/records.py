@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -209,3 +210,14 @@ ENVIRONMENT = (
     "lock_digest",
     "harness",
 )
+
+
+def resume_command(run: Mapping[str, Any]) -> str:
+    """The command that goes on with a run where it ran.
+
+    Args:
+        run: its run.json.
+    """
+    options = run["options"]
+    where = {f"--{name}": options.get(name) for name in ("dispatcher", "address") if options.get("dispatcher", "local") != "local"}
+    return " ".join(["harness submit --resume", run["run_id"], *(f"{name} {value}" for name, value in where.items() if value)])

@@ -69,6 +69,8 @@ def _cell(text: str) -> Cell:
 
 
 def _show_run(store: RunStore, run_id: str, output: str) -> None:
+    from harness.records import resume_command
+
     run, records = store.read(run_id)
     if output == "json":
         import json
@@ -77,7 +79,7 @@ def _show_run(store: RunStore, run_id: str, output: str) -> None:
         return
     if not run.get("finished_at"):
         click.echo(f"run {run_id} has not finished: {len(run['expected'])} cells of {run['resolved']}, matrix {run['matrix']}")
-        click.echo(f"go on with it: harness submit --resume {run_id}")
+        click.echo(f"go on with it: {resume_command(run)}")
         return
     from harness.commands._table import print_table
     from harness.report.run import render_run

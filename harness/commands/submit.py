@@ -110,7 +110,8 @@ def command(
         else:
             launches = launches or (PAIRED_LAUNCHES if against else LAUNCHES)
             plan = make_plan(workspace, ref, matrix, filters, launches, against)
-            run = describe_run(plan, run_id, now, {"filters": asdict(filters), "require": required, "launches": launches})
+            asked = {"filters": asdict(filters), "require": required, "launches": launches}
+            run = describe_run(plan, run_id, now, {**asked, "dispatcher": dispatcher, "address": address})
         if seconds is not None:
             from harness.commands._budget import budgeted
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
-from harness.records import Cell, Record, Status, is_left_out, is_simulated
+from harness.records import Cell, Record, Status, is_left_out, is_simulated, resume_command
 from harness.report import words
 from harness.report.shares import unit_lines
 
@@ -164,9 +164,9 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_End
         steps.append(f"required and cut by the budget: {', '.join(cut)}; resume the run, or leave --require out")
     rest = [e for e in ended if e.status.resumable and e.status is not Status.NO_CAPACITY]
     if rest and all(e.left_out for e in rest):
-        steps.append(f"run what was left out: harness submit --resume {run_id}")
+        steps.append(f"run what was left out: {resume_command(run)}")
     elif rest:
-        steps.append(f"run what was cut short: harness submit --resume {run_id}")
+        steps.append(f"run what was cut short: {resume_command(run)}")
     if absent:
         steps.append(f"measure {', '.join(absent)}: run the same command where one is; --require NAME makes its absence an error")
     if not steps:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Undecided
-from harness.records import BASE, HEAD, Cell, Record, Status
+from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
 from harness.store.baselines import read_baselines
 from harness.store.runs import RunStore
 
@@ -93,7 +93,7 @@ class Results:
         """
         run, records = self.store.read(self.store.resolve(name))
         if not run.get("finished_at"):
-            raise Undecided(f"the results of run {run['run_id']}", "it has not ended", f"harness submit --resume {run['run_id']}")
+            raise Undecided(f"the results of run {run['run_id']}", "it has not ended", resume_command(run))
         return Found(tuple(_of_arm(records, HEAD)), (run,), frozenset({run["run_id"]}))
 
     def pairs(self, base: str, head: str, *, dirty: bool, runs: Collection[str] | None = None) -> Pairs:

@@ -32,6 +32,7 @@ def run_of(records: list[Record], exit_code: int, **changed: Any) -> dict[str, A
         "expected": [{"cell": str(r.cell), "kind": r.kind, "limit": None} for r in records],
         "by_status": dict(sorted(Counter(r.status for r in records).items())),
         "required_missing": [],
+        "options": {"filters": {}, "require": [], "launches": 3},
         "exit_code": exit_code,
     }
     return run | changed
@@ -128,6 +129,22 @@ def test_a_stopped_run_says_how_to_go_on() -> None:
     text = render_run(run_of(records, 130), records)
     assert text.startswith("STOPPED (exit code 130)")
     assert "harness submit --resume 20260131T235959-1f2e3d" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, ""),
+        ({"dispatcher": "local", "address": None}, ""),
+        ({"dispatcher": "ray", "address": None}, " --dispatcher ray"),
+        ({"dispatcher": "ray", "address": "head:6379"}, " --dispatcher ray --address head:6379"),
+    ],
+    ids=["before it was kept", "local", "ray", "ray at an address"],
+)
+def test_a_stopped_run_goes_on_where_it_ran(options, where) -> None:
+    records = [record(cells("cpu", 1)[0], "correctness", "cancelled", "the run was stopped")]
+    text = render_run(run_of(records, 130, options=options), records)
+    assert f"harness submit --resume 20260131T235959-1f2e3d{where}" in [line.rpartition(": ")[2] for line in text.splitlines()]
 
 
 def test_what_a_budget_left_out_is_counted_by_kernel_and_kind_and_is_not_undecided() -> None:
