@@ -88,18 +88,22 @@ class ForkServer:
         flavour: see Flavour.
         scratch: folder for its log and its HOME.
         unit: variables that choose the unit.
+        device: of that unit, for `gpu`: the engine's own kernels are compiled for it. None: launches compile them.
 
     Raises:
         ServerLost: it did not come up; the text is the end of its log.
     """
 
-    def __init__(self, flavour: Flavour, scratch: Path, unit: Mapping[str, str] | None = None) -> None:
+    def __init__(self, flavour: Flavour, scratch: Path, unit: Mapping[str, str] | None = None, device: str | None = None) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         self.log = scratch / "server.log"
+        self.engine_cache = scratch / "engine"
+        """Where its launches find the engine's own kernels, whatever code they run."""
+        ahead = [device, str(self.engine_cache)] if device is not None and flavour is Flavour.GPU else []
         ours, theirs = socket.socketpair()
         with theirs, self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.measure.server", str(theirs.fileno()), str(flavour)],
+                [sys.executable, "-m", "harness.measure.server", str(theirs.fileno()), str(flavour), *ahead],
                 env=clean_environment(flavour, scratch, unit or {}),
                 cwd=scratch,
                 pass_fds=[theirs.fileno()],

@@ -139,14 +139,15 @@ class Supervisor:
             yield CellDone(job, cell, (self._failure(job, turn, cell, launch, status, reason),))
 
     def _launch(self, job: Job, turn: Turn, name: str, cells: Sequence[Cell]) -> Iterator[CellDone]:
+        server = self.server()
         scratch = self.context.scratch / "launches" / name
         scratch.mkdir(parents=True, exist_ok=True)
         spec = scratch / "spec.json"
-        spec.write_text(json.dumps(self._spec(job, turn, cells)))
+        spec.write_text(json.dumps(self._spec(job, turn, cells, server)))
         read, write = os.pipe()
         try:
             with (scratch / "log.txt").open("wb") as log:
-                launch = self.server().launch(name, spec, write, log.fileno())
+                launch = server.launch(name, spec, write, log.fileno())
         except ServerLost:
             os.close(read)
             raise
@@ -208,7 +209,7 @@ class Supervisor:
             status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
             yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
 
-    def _spec(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> dict[str, Any]:
+    def _spec(self, job: Job, turn: Turn, cells: Sequence[Cell], server: ForkServer) -> dict[str, Any]:
         context = self.context
         return {
             "root": str(context.arms[turn.arm].root),
@@ -223,7 +224,7 @@ class Supervisor:
             "beside": turn.position == min(t.position for t in job.turns if t.arm == turn.arm),
             # binaries compiled by one launch serve the next; arms share none but those of the engine's own kernels
             "environment": {"TRITON_CACHE_DIR": str(context.scratch / "triton" / turn.arm)},
-            "engine_cache": str(context.scratch / "triton" / "engine"),
+            "engine_cache": str(server.engine_cache),
         }
 
     def _messages(self, launch: Launch, read: int, job: Job, ending: Ending) -> Iterator[dict[str, Any]]:

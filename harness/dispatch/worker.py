@@ -62,7 +62,7 @@ class Servers:
         self._starter.shutdown()
 
     def _start(self, flavour: Flavour, home: Path, unit: Unit) -> ForkServer:
-        self._all.append(ForkServer(flavour, home, unit.environment))
+        self._all.append(ForkServer(flavour, home, unit.environment, unit.device))
         return self._all[-1]
 
 

@@ -1,8 +1,9 @@
 """The fork server: imports torch, triton and pytest once, then forks one child per launch.
 
-    python -m harness.measure.server FD KIND
+    python -m harness.measure.server FD KIND [DEVICE CACHE]
 
-KIND is `static` where its launches compile, else anything. FD is one end of a Unix socket pair. A request is one JSON line
+KIND is `static` where its launches compile, else anything. With DEVICE, the engine's own kernels are compiled for that device into CACHE
+before the server is ready. FD is one end of a Unix socket pair. A request is one JSON line
 {"launch", "spec"} (the path of a JSON file) with two file descriptors attached (records, log), sent once the last is
 answered; the answers are {"launch", "pid"} when the child runs and {"launch", "status"} when it has ended. When the other
 end closes, every child is killed and the server ends, so that a killed parent leaves no orphan.
@@ -23,7 +24,7 @@ from typing import Any
 from harness.devices.processes import adopt_orphans, children, die_with_parent
 
 
-def _preload(kind: str) -> None:
+def _preload(kind: str, *ahead: str) -> None:
     # what every launch needs; importing makes no device context
     import pytest
     import pytest_benchmark.plugin
@@ -36,6 +37,7 @@ def _preload(kind: str) -> None:
     from harness.measure.environment import lock_digest
 
     del pytest, triton, pytest_benchmark
+    compiling = _compile_ahead(*ahead) if ahead else None
     lock_digest()  # reads the metadata of every installed package
     triton_key()  # hashes Triton itself, which every look into its cache needs
     if kind in ("static", "gpu"):
@@ -53,6 +55,28 @@ def _preload(kind: str) -> None:
         import harness.measure.correctness
         import harness.measure.timing  # noqa: F401
     torch.set_num_threads(1)
+    if compiling is not None:
+        os.waitpid(compiling, 0)
+
+
+def _compile_ahead(device: str, cache: str) -> int:
+    """Compile the engine's own kernels in a child, so that none of what that takes is in this process; what it cannot compile, launches
+    do, and say so."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            die_with_parent()
+            from harness.devices.table import load_devices
+            from harness.measure.ahead import compile_engine
+
+            compile_engine(load_devices()[device], Path(cache))
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
+    return pid
 
 
 class Server:
@@ -165,7 +189,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
     adopt_orphans()
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _preload(sys.argv[2])
+    _preload(*sys.argv[2:])
     server = Server(channel)
     try:
         server.serve()

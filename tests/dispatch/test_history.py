@@ -50,6 +50,7 @@ class Server:
     """
 
     lost = killed = False
+    engine_cache = Path("engine")
 
     def __init__(self, canary=USUAL, status="ok", hangs=False, **environment):
         self.canary, self.status, self.hangs, self.launches = canary, status, hangs, []

@@ -53,6 +53,22 @@ def servers():
     return [pid for pid, command in commands.items() if not command or b"harness.measure.server" in command]
 
 
+def test_a_gpus_server_is_told_its_device_and_compiles_the_engines_kernels_for_it(tmp_path, monkeypatch):
+    commands = []
+
+    class Process:
+        def __init__(self, command, **_):
+            commands.append(command)
+            raise InterruptedError
+
+    monkeypatch.setattr("harness.dispatch.launcher.subprocess.Popen", Process)
+    for flavour in Flavour:
+        with pytest.raises(InterruptedError):
+            worker.Servers().get(flavour, H200, tmp_path)
+    ahead = {command[4]: command[5:] for command in commands}
+    assert {"interpreter": [], "static": [], "gpu": ["h200", str(tmp_path / "server-gpu-0" / "engine")]} == ahead
+
+
 class TestWhichServers:
     @pytest.mark.parametrize(
         ("devices", "kinds", "expected"),

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,8 @@ class Reader:
 
 class Server:
     """A fork server whose launches say what a test has them say."""
+
+    engine_cache = Path("engine")
 
     def __init__(self, *messages):
         self.messages = messages
