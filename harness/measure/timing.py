@@ -97,9 +97,10 @@ class Timer:
             "launcher_digest": launcher_digest(subject.kernel, subject.variant_name),
         }
         code = hashlib.sha256(json.dumps(built).encode()).hexdigest()[:16]
+        keeps = any(launch.keeps for launch in launches)
 
         def whole(main: Main | None = None) -> list[Reading]:
-            return told(time_cell(subject, session, code=code, beside=self.beside, main=main))
+            return told(time_cell(subject, session, code=code, keeps=keeps, beside=self.beside, main=main))
 
         def told(readings: Sequence[Reading]) -> list[Reading]:
             return [replace(r, columns={**built, **r.columns}) for r in readings]
@@ -107,7 +108,7 @@ class Timer:
         session, cell = self.session, subject.cell
         if self.puts_off != cell or not (self.beside or session.facts.proof(str(cell), code) is None):
             return _shown(whole())
-        main = time_main(subject, session, code=code)
+        main = time_main(subject, session, code=code, keeps=keeps)
         if isinstance(main, list):
             return _shown(told(main))
         self.put_off[cell] = partial(whole, main)

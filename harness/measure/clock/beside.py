@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.authoring.model import Traffic
 from harness.measure.clock.estimate import calls_per_sample
-from harness.measure.clock.modes import capture_chain, time_eager, time_single
-from harness.measure.clock.program import Bench, Program
-from harness.measure.clock.readings import CHAIN, EAGER, GRAPH1, SERVING, WARM, Frame, Taken, invalid, skipped
+from harness.measure.clock.modes import capture_chain, eager_steps, time_eager, time_single
+from harness.measure.clock.program import ADVANCE, Bench, Program, Shape
+from harness.measure.clock.readings import CHAIN, EAGER, GRAPH1, SERVING, WARM, Cache, Frame, Taken, invalid, skipped
 from harness.measure.clock.ring import is_warm
 from harness.measure.clock.serving import capture_serving
 from harness.measure.clock.session import ClockSession
@@ -79,14 +79,18 @@ class Beside:
         return is_warm(self.frame.ready.plan.touched, self._session.device.limits, self._session.settings.warm_fraction)
 
     def _capture_serving(self) -> Program | None:
-        plan = self.frame.ready.serving
-        return capture_serving(self._bench, plan, self.us, self._session.least_side_sample_us) if plan is not None and plan.slots else None
+        plan, evictions = self.frame.ready.serving, self.frame.ready.plan.evictions
+        if plan is None or not plan.slots or (evictions and self._bench.cycle):
+            return None
+        return capture_serving(self._bench, plan, self.us, self._session.least_side_sample_us, evictions)
 
     def _measure_serving(self, program: Program | None) -> list[Reading]:
         plan, metric = self.frame.ready.serving, "latency_serving_us"
         if plan is None:
             return []
-        return [self._skipped(metric, plan.why_not)] if program is None else self._replayed(metric, program, SERVING, plan.cold)
+        if program is None:
+            return [self._skipped(metric, Reason.SERVING_CYCLE if plan.slots else plan.why_not)]
+        return self._replayed(metric, program, SERVING, plan.cold)
 
     def _skipped(self, metric: str, reason: Reason) -> Reading:
         return skipped(metric, reason, {"data": self._bench.subject.kernel.data})
@@ -109,8 +113,13 @@ class Beside:
 
     def _eager(self) -> list[Reading]:
         def take() -> list[Reading]:
-            eager, enqueue = time_eager(self._bench, self._session, self.us)
-            return [self.frame.time("eager_us", eager, EAGER), self.frame.time("enqueue_us", enqueue, EAGER)]
+            plan = self.frame.ready.plan
+            steps = eager_steps(self._bench, self.us, self._session.settings)
+            used = Shape(len(set(steps) - {ADVANCE}), None, 0)
+            apart = (used.slots - 1) * plan.touched >= self._session.settings.cache_multiples * plan.cache_bytes
+            taken = EAGER if apart or self._bench.cycle is None else replace(EAGER, cache=Cache.WARM)
+            eager, enqueue = time_eager(self._bench, self._session, steps, plan.growth)
+            return [self.frame.time("eager_us", eager, taken, used), self.frame.time("enqueue_us", enqueue, taken, used)]
 
         return self._guarded("eager_us", take)
 

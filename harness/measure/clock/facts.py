@@ -16,14 +16,14 @@ class RingProof:
 
     Args:
         growth: how many times as large the ring is as the cache asks for.
-        evicts: whether the cache is filled between samples.
+        evicted: how many of its slots are used where the cache is filled between samples; 0 for a ring that is cold by itself.
         us: a call's time with the ring.
         doubled_us: with twice the ring; None where memory did not allow it.
         change: relative change; None likewise.
     """
 
     growth: int
-    evicts: bool
+    evicted: int
     us: float
     doubled_us: float | None
     change: float | None

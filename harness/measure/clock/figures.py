@@ -24,14 +24,14 @@ from harness.measure.subject import Reading
 
 MAIN = "latency_us"
 FIRST_BATCHES, FIRST_SAMPLES = 3, 3
-FIRST_SLOTS = 256
-"""Slots of a first pass where the ring is too long for one."""
+FIRST_NODES = 512
+"""Nodes of a first pass where the ring is too long for one."""
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
 VERIFIED_BEFORE, VERIFIED_AFTER, VERIFIED_LAST = 1_000_003, 2_000_003, 3_000_017
 """Added to a launch's seed for the contents of verification: far from those that are timed."""
-AGAIN = 1_500_001
-"""Added to those once for each time that the cell has been set up in this launch before."""
+AGAIN, RETAKEN = 1_500_001, 40_000_003
+"""Added to those once for each time that the cell has been set up in this launch before, and where the main figure is taken again."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Figures:
     attempt: int = 0
     _ring: RingPlan = field(init=False)
     """As it was set up."""
+    _retaken: bool = False
 
     def __post_init__(self) -> None:
         self._ring = self.ready.plan
@@ -103,13 +104,16 @@ class Figures:
     def _begin(self) -> tuple[Program, float]:
         """A first pass over the ring, and about how long a call takes (us)."""
         self._prepare()
-        first = self.bench.capture(self.bench.one_pass[: FIRST_SLOTS if self._evictions else None], evictions=self._evictions)
+        few = max(1, FIRST_NODES // self.bench.nodes) if self._evictions else None
+        first = self.bench.capture(self.bench.one_pass[:few], evictions=self._evictions)
         return first, self._first_look(first)
 
     def _pass_of(self, least_us: float) -> Program:
         """Verified passes over the ring that last so long, of a cell whose main figure is known."""
         assert self.main is not None
         self._prepare()
+        if self._evictions:
+            self._use(calls_per_sample(self.main.us, 1, least_us))
         once = self._lengthened(None, self.main.us, least_us)
         verify(self.bench, once, self._seed + VERIFIED_BEFORE)
         return once
@@ -128,8 +132,8 @@ class Figures:
 
     def _shorten(self) -> None:
         """Fill the cache between samples where a pass over the ring has too many nodes, or where other code of the cell had."""
-        known, most = self.session.facts.ring(str(self.bench.subject.cell)), self.session.settings.most_nodes
-        if known.evicts if known else self.bench.slots * self.bench.nodes > most:
+        most, ready = self.session.settings.most_nodes, self.ready
+        if not (ready.known or ready.keeps) and self.bench.slots * self.bench.nodes > most:
             self._use(most)
 
     def _use(self, slots: int) -> None:
@@ -140,7 +144,7 @@ class Figures:
 
     @property
     def _seed(self) -> int:
-        return self.session.seed + AGAIN * self.attempt
+        return self.session.seed + AGAIN * self.attempt + RETAKEN * self._retaken
 
     def _check_costs(self) -> None:
         """Hold compulsory bytes against the tensors of the variant whose bytes they are: the kernel's against its default variant's.
@@ -166,6 +170,8 @@ class Figures:
 
     def _take(self, first: Program | None, us: float) -> tuple[Main, Program]:
         """The main figure, verified before and after, and passes over the ring that last for a sample."""
+        if self._evictions:
+            self._use(self.ready.known.evicted if self.ready.known else calls_per_sample(us, 1, self.session.least_sample_us))
         take = self._take_cycle if self.bench.cycle else self._take_calls
         return take(first, us)
 
@@ -219,10 +225,7 @@ class Figures:
             check_phases([us, now.us], phase_us, settings.phase_tolerance)
 
     def _lengthened(self, first: Program | None, us: float, least_us: float) -> Program:
-        """Passes over the ring that last so long: `first` itself where one pass does; or as many slots, each once, where the cache is
-        filled between samples."""
-        if self._evictions:
-            self._use(calls_per_sample(us, 1, least_us))
+        """Passes over the ring that last so long, one where the cache is filled between samples: `first` itself where it is that."""
         passes = self._passes(us, self.bench.slots, least_us)
         if first is not None:
             if passes * self.bench.slots == len(first.steps):
@@ -265,10 +268,13 @@ class Figures:
         if not self.ready.proves:
             return main
         doubled = self._doubled(once, main.us)
-        if not self._prove_cold(once, main.pass_us, doubled):
+        if not self._prove_cold(once, main, doubled):
+            self._retaken = True
             main, _ = self._take(None, main.us)
-            if not self._prove_cold(once, main.pass_us, doubled):
+            if not self._prove_cold(once, main, doubled):
                 main = replace(main, figure=main.figure.unsettled())
+        if doubled is not None and doubled.graphs != once.graphs:
+            doubled.release()
         return main
 
     def _doubled(self, once: Program, us: float) -> Program | None:
@@ -281,11 +287,11 @@ class Figures:
         least_us = self.session.least_side_sample_us
         return bench.capture(tuple(range(bench.ring.slots)), self._passes(us, bench.ring.slots, least_us))
 
-    def _prove_cold(self, once: Program, us: float, doubled: Program | None) -> bool:
+    def _prove_cold(self, once: Program, main: Main, doubled: Program | None) -> bool:
         """Note for this lease what doubling the ring does to the time, the ring and twice the ring in turn.
 
         Args:
-            us: what a call took with the ring.
+            main: the figure that was taken with the ring.
             doubled: passes over twice the ring; None where there is no room for it.
 
         Returns:
@@ -294,13 +300,13 @@ class Figures:
         Raises:
             InvalidTiming: what measuring raises, or RingTooSmall.
         """
-        limit, now, twice, change = self.session.settings.doubling_limit, us, None, None
+        limit, now, twice, change = self.session.settings.doubling_limit, main.pass_us, None, None
         if doubled is not None:
             now, twice = time_in_turn(self.session, (once, doubled), self.bench.reset)
             change = check_doubling(now, twice, limit)
         proofs = self.session.facts.rings.setdefault(str(self.bench.subject.cell), {})
-        proofs[self.ready.code] = RingProof(self.ready.plan.growth, bool(self._evictions), now, twice, change)
-        return abs(now / us - 1) < limit
+        proofs[self.ready.code] = RingProof(self.ready.plan.growth, main.shape.slots if self._evictions else 0, now, twice, change)
+        return abs(now / main.pass_us - 1) < limit
 
 
 def _told(main: Main, frame: Frame) -> list[Reading]:

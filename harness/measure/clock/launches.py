@@ -16,6 +16,8 @@ from harness.measure.config import config_text
 from harness.measure.seams import replaced
 
 BINARIES = ("cubin", "hsaco")
+KEEPING = "L2::evict_last"
+"""In PTX, of a load or of the policy that one is given (PTX ISA, Cache Eviction Priority Hints); AMD's assembly has no such hint."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class LaunchRecord:
         grid: programs as `x,y,z`.
         config: `num_warps=4,num_stages=3,BLOCK=1024`: what was chosen, then the constants of the kernel by name.
         binary_hash: SHA-256 of the cubin or hsaco.
+        keeps: whether it asks the cache to keep what it loads.
     """
 
     kernel: str
     grid: str
     config: str
     binary_hash: str
+    keeps: bool
 
 
 @contextlib.contextmanager
@@ -73,5 +77,9 @@ def _record(compiled: Any, grid: Sequence[int]) -> LaunchRecord:
     if code is None:
         raise HarnessError(f"hash the binary of {compiled.name}", f"it was compiled to {', '.join(compiled.asm)}", "use a tested Triton")
     return LaunchRecord(
-        compiled.name, ",".join(map(str, (*grid, 1, 1)[:3])), config_text(compiled.src, compiled.metadata), hashlib.sha256(code).hexdigest()
+        compiled.name,
+        ",".join(map(str, (*grid, 1, 1)[:3])),
+        config_text(compiled.src, compiled.metadata),
+        hashlib.sha256(code).hexdigest(),
+        KEEPING in str(compiled.asm.get("ptx", "")),
     )

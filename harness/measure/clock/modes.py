@@ -80,24 +80,25 @@ def time_single(session: ClockSession, program: Program) -> Sampled:
 
 
 def eager_steps(bench: Bench, us: float, settings: ClockSettings) -> tuple[Step, ...]:
-    """The steps of one eager sample: calls over the ring, or whole cycles over as many slots as fit."""
+    """The steps of one eager sample: calls over all slots that are allocated, or whole cycles over as many as fit."""
     wanted = int(min(settings.eager_calls, max(settings.eager_least_calls, settings.eager_sample_us / max(us, 1e-3))))
     if bench.cycle is None:
-        return tuple(i % bench.slots for i in range(wanted))
-    slots = min(bench.slots, max(1, wanted // bench.cycle_length))
+        return tuple(i % bench.ring.slots for i in range(wanted))
+    slots = min(bench.ring.slots, max(1, wanted // bench.cycle_length))
     return (*range(slots), ADVANCE) * bench.cycle_length
 
 
-def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled, Sampled]:
+def time_eager(bench: Bench, session: ClockSession, steps: Sequence[Step], evictions: int) -> tuple[Sampled, Sampled]:
     """Back-to-back eager calls by the host's clock: us a call with a final wait for the device, and until the call returns.
 
-    Before each sample the cache is filled with other data: a sample has fewer calls than a ring of small calls has slots.
+    Args:
+        steps: of one sample.
+        evictions: how often the cache is filled before each: a sample has fewer calls than a ring of small calls has slots.
 
     Raises:
         InvalidTiming: no_valid_samples.
     """
     device = bench.device
-    steps = eager_steps(bench, us, session.settings)
     calls: Sequence[Call] = [bench.advance() if step is ADVANCE else bench.call(step) for step in steps]
     count_of = sum(step is not ADVANCE for step in steps)
     enqueued: list[float] = []
@@ -106,7 +107,8 @@ def time_eager(bench: Bench, session: ClockSession, us: float) -> tuple[Sampled,
         samples: list[float] = []
         session.keep_warm()
         for _ in range(count):
-            session.eviction.replay()
+            for graph in session.evictions(evictions):
+                graph.replay()
             device.synchronize()
             begin = device.now_ns()
             for call in calls:

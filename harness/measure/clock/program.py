@@ -33,12 +33,12 @@ class Shape:
 
     Args:
         slots: how many it calls on.
-        nodes: of all its graphs.
+        nodes: of all its graphs; None where nothing was captured.
         evictions: how often the cache is filled between two samples.
     """
 
     slots: int
-    nodes: int
+    nodes: int | None
     evictions: int
 
 

@@ -65,6 +65,9 @@ GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
 EAGER = Taken("eager/3", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 
 
+_OVER_THE_RING = {taken.method for taken in (RING, CYCLE, PHASE, EAGER)}
+
+
 @dataclass(frozen=True)
 class Frame:
     """What all figures of a cell share: where they come from and what they are held against."""
@@ -103,7 +106,8 @@ class Frame:
         of the ring outlives a pass."""
         growth = self.ready.plan.growth
         evicted = "-evicted" if shape is not None and shape.evictions else ""
-        return f"{taken.method}{evicted}x{growth}" if growth > 1 and taken in (RING, CYCLE, PHASE, EAGER) else f"{taken.method}{evicted}"
+        grown = f"x{growth}" if growth > 1 and (evicted or taken.method in _OVER_THE_RING) else ""
+        return f"{taken.method}{evicted}{grown}"
 
     def _evidence(self, shape: Shape | None) -> dict[str, Any]:
         proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code)

@@ -5,7 +5,8 @@ over all graphs that are replayed in turn, and from what a call touches, not fro
 
 Of a call that touches a few bytes such a ring has millions of buffers. There each buffer is used once a sample, and between two
 samples, outside both, the cache is filled with other data. What a call writes is then written back outside the sample, and what filled
-the cache inside it; a ring that is too long has calls so small that neither counts: launches are what they take.
+the cache inside it; a ring that is too long has calls so small that neither counts: launches are what they take. Code that asks the
+cache to keep what it loads is not timed so: other data would not displace that.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class RingPlan:
         return replace(self, slots=min(slots, self.slots), evictions=self.growth)
 
     def reuse_bytes(self, buffers_touched: int) -> int:
-        """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn and nothing is evicted."""
+        """Bytes of other data between two uses of a buffer, when `buffers_touched` slots are used in turn and nothing is filled."""
         return (min(buffers_touched, self.slots) - 1) * self.touched
 
     def is_cold(self, buffers_touched: int, calls: int, evictions: int, multiples: int) -> bool:

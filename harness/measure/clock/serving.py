@@ -27,14 +27,12 @@ class ServingPlan:
 
     Args:
         slots: of the ring; 0 where it is not taken.
-        evictions: how often the cache is filled between two samples; 0 for a ring that is cold by itself.
         cold: what a call reads from memory at least: state and weights.
         activations: the inputs that all calls share.
         why_not: where it is not taken.
     """
 
     slots: int
-    evictions: int
     cold: Traffic
     activations: tuple[str, ...]
     why_not: Reason = Reason.SERVING_FOOTPRINT
@@ -64,7 +62,7 @@ def activations_of(subject: Subject, layout: Inputs) -> tuple[str, ...]:
 
 
 def plan_serving(
-    subject: Subject, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int
+    subject: Subject, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int, most: int | None
 ) -> ServingPlan | None:
     """The smallest ring in which state and weights are cold; None for a call without activations.
 
@@ -74,6 +72,7 @@ def plan_serving(
     Args:
         layout: inputs of one call, on `meta`.
         room: bytes of memory that measuring with it, one program at a time, may take.
+        most: slots that it may have, where the cache is filled between samples; None where not.
 
     Raises:
         KernelFileError: an activation is no input.
@@ -84,32 +83,24 @@ def plan_serving(
     cold = max(0, one.touched - one.outputs - dense_bytes(layout, "meta", named))
     traffic = Traffic(cold, 0)
     if cold < settings.serving_fraction * one.touched:
-        return ServingPlan(0, 0, traffic, named)
-    ring = plan_ring(cold, limits, settings.cache_multiples)
-    if ring.slots > settings.most_nodes:
-        ring = ring.evicted(settings.most_nodes)
-    if estimate_bytes(one, ring.slots) > room:
-        return ServingPlan(0, 0, traffic, named, Reason.MEMORY)
-    return ServingPlan(ring.slots, ring.evictions, traffic, named)
+        return ServingPlan(0, traffic, named)
+    slots = plan_ring(cold, limits, settings.cache_multiples).slots
+    slots = slots if most is None else min(slots, most)
+    return ServingPlan(slots, traffic, named) if estimate_bytes(one, slots) <= room else ServingPlan(0, traffic, named, Reason.MEMORY)
 
 
-def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float) -> Program | None:
-    """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any. Where a pass has too
-    many nodes, as many slots as last for a sample, each once, and the cache is filled between: in one of them activations are cold.
+def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float, evictions: int) -> Program:
+    """Passes over the plan's slots, whose activations are the first slot's: whole cycles where the kernel has any. Where the cache is
+    filled between samples, as many slots as last for one, each once: in the first of them activations are cold.
 
     Args:
         us: a call's time, about.
         least_us: how long a sample lasts at least.
-
-    Returns:
-        None for a cycle whose pass has too many nodes: its slots are used again within a sample.
+        evictions: how often the cache is filled between two samples, of calls that are all alike.
 
     Raises:
         InvalidTiming: kernel_count.
     """
-    evictions = plan.evictions or int(plan.slots * bench.nodes > bench.session.settings.most_nodes)
-    if evictions and bench.cycle is not None:
-        return None
     mine = tensors_on(bench.ring.inputs(0), bench.subject.torch_device)
     shared = {name: mine[name] for name in plan.activations if name in mine}
     if evictions:

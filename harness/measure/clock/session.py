@@ -60,7 +60,7 @@ class ClockSession:
     settings: ClockSettings = field(default_factory=ClockSettings)
     fault: InvalidTiming | None = None
     _busy_until_ns: int | None = None
-    _evictions: list[Graph] = field(default_factory=list)
+    _evictions: tuple[Graph, ...] = ()
     _eviction_ns: float | None = None
     """What a replay of it takes; None where it has not been replayed yet."""
 
@@ -128,12 +128,12 @@ class ClockSession:
         return self.evictions(1)[0]
 
     def evictions(self, count: int) -> tuple[Graph, ...]:
-        """So many graphs, each of which fills the cache with data of its own."""
-        while len(self._evictions) < count:
+        """So many graphs to replay in turn, each of which fills the cache with other data than the one before."""
+        if not self._evictions:
             size = self.settings.cache_multiples * self.device.limits.last_level_cache_bytes // 4
-            filler = torch.zeros(size, dtype=torch.float32, device=self.device.torch_device)
-            self._evictions.append(self.device.capture([partial(filler.fill_, 1.0)], self.device.new_pool()))
-        return tuple(self._evictions[:count])
+            fillers = [torch.zeros(size, dtype=torch.float32, device=self.device.torch_device) for _ in range(2)]
+            self._evictions = tuple(self.device.capture([partial(filler.fill_, 1.0)], self.device.new_pool()) for filler in fillers)
+        return tuple(self._evictions[i % 2] for i in range(count))
 
     def keep_warm(self) -> None:
         """Work for the warm-up time where the device has done nothing yet in this launch; after an idle time of over 20 ms for

@@ -39,6 +39,7 @@ class ClockSettings:
         serving_fraction: least part of what a call touches that must come from memory, for its activations to be kept warm beside it.
         cache_multiples: caches of other data between two uses of a buffer, for it to be cold.
         most_nodes: most nodes in one pass over a ring that is cold by itself; where it had more, the cache is filled between samples.
+        longest_ring: most buffers of a ring whose code asks the cache to keep what it loads, so that filling it does not empty it.
         most_growth: most times that a ring which is not cold is enlarged to, in rings that the cache asks for: a power of two.
         doubling_limit: largest change of a cold time when the ring is doubled.
         ceiling_margin: how far above the unit's own bandwidth a time may lie.
@@ -70,6 +71,7 @@ class ClockSettings:
     serving_fraction: float = 0.5
     cache_multiples: int = 3
     most_nodes: int = 2048
+    longest_ring: int = 16384
     most_growth: int = 64
     doubling_limit: float = 0.02
     ceiling_margin: float = 1.05

@@ -20,11 +20,14 @@ from harness.measure.subject import Reading, Subject
 Taking = TypeVar("Taking")
 
 
-def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside: bool = True, main: Main | None = None) -> list[Reading]:
+def time_cell(
+    subject: Subject, session: ClockSession, *, code: str = "", keeps: bool = False, beside: bool = True, main: Main | None = None
+) -> list[Reading]:
     """Measure a cell that passed its correctness gate in this launch.
 
     Args:
         code: what tells the code in hand from other code that the lease times in this cell: its ring is proved cold once for each.
+        keeps: whether it asks the cache to keep what it loads.
         beside: take the figures that nothing is judged by too: warm, serving, chained, one replay, eager.
         main: the main figure, where `time_main` has taken it in this launch.
 
@@ -32,10 +35,10 @@ def time_cell(subject: Subject, session: ClockSession, *, code: str = "", beside
         `latency_us` first: invalid or skipped and alone, or valid with every other figure that the cell has. A number
         that failed a check is in no reading.
     """
-    return _guard(subject, session, lambda: _time_cell(subject, session, code, beside, main))
+    return _guard(subject, session, lambda: _time_cell(subject, session, code, beside, main, keeps=keeps))
 
 
-def time_main(subject: Subject, session: ClockSession, *, code: str = "") -> Main | list[Reading]:
+def time_main(subject: Subject, session: ClockSession, *, code: str = "", keeps: bool = False) -> Main | list[Reading]:
     """Take the main figure alone, of which nothing is known until `time_cell` has been given it.
 
     Returns:
@@ -44,7 +47,7 @@ def time_main(subject: Subject, session: ClockSession, *, code: str = "") -> Mai
 
     def take() -> Main | list[Reading]:
         known = session.facts.ring(str(subject.cell))
-        ready = set_up(subject, session, code, known.growth if known else 1, beside=False)
+        ready = set_up(subject, session, code, known.growth if known else 1, beside=False, keeps=keeps)
         if ready is None:
             return [skipped(MAIN, Reason.MEMORY, {"data": subject.kernel.data})]
         try:
@@ -71,14 +74,14 @@ def _guard(subject: Subject, session: ClockSession, take: Callable[[], Taking]) 
         session.device.release_memory()
 
 
-def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool, main: Main | None) -> list[Reading]:
+def _time_cell(subject: Subject, session: ClockSession, code: str, beside: bool, main: Main | None, *, keeps: bool) -> list[Reading]:
     """Measure with the smallest ring that is proved cold. Once a lease has timed other code of the cell, with that code's ring alone."""
     known = session.facts.ring(str(subject.cell))
     growth = known.growth if known else 1
     breach: RingTooSmall | None = None
     attempt = 0 if main is None else 1
     while True:
-        ready = set_up(subject, session, code, growth, beside=beside)
+        ready = set_up(subject, session, code, growth, beside=beside, keeps=keeps)
         if ready is None:
             if breach is not None:
                 raise InvalidTiming(Reason.NOT_COLD, f"{breach.detail}, and there is no room to prove a ring {growth} times as large")

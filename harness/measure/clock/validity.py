@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from harness.authoring.model import Traffic
 from harness.measure.clock.ceilings import Ceilings
+from harness.measure.clock.ring import RingPlan
 
 
 class Reason(StrEnum):
@@ -29,6 +30,7 @@ class Reason(StrEnum):
     MEMORY = "memory"
     WARM_FOOTPRINT = "warm_footprint"
     SERVING_FOOTPRINT = "serving_footprint"
+    SERVING_CYCLE = "serving_cycle"
     LAUNCH_BOUND = "launch_bound"
     CONTENDED = "contended"
 
@@ -98,6 +100,20 @@ def check_host_clock(wall_us: float, device_us: float, allowed_us: float, tolera
     """
     if not abs(wall_us - device_us) <= max(tolerance * wall_us, allowed_us):
         raise InvalidTiming(Reason.HOST_CLOCK, f"the device's clock says {device_us:.6g} us, the host's {wall_us:.6g} us")
+
+
+def check_ring(plan: RingPlan, longest: int, *, keeps: bool) -> None:
+    """Refuse a ring that cannot be cold: code that keeps what it loads needs other calls of its own kind between two uses of a buffer.
+
+    Args:
+        keeps: whether the code asks the cache to keep what it loads.
+
+    Raises:
+        InvalidTiming: not_cold.
+    """
+    if keeps and (plan.evictions or plan.slots > longest):
+        how = f"its ring of {plan.slots} buffers is filled up between samples" if plan.evictions else f"{plan.slots} buffers are too many"
+        raise InvalidTiming(Reason.NOT_COLD, f"the code asks the cache to keep what it loads (evict_last), and {how}")
 
 
 def check_doubling(us: float, doubled_us: float, limit: float) -> float:

@@ -254,9 +254,10 @@ class FakeDevice:
     def _time(self, operation: Operation) -> float:
         cold = warm = 0
         for address, size in operation.touched:
-            if self._cache.pop(address, None) is None:
+            known = self._cache.pop(address, None)
+            self._held += size - (known or 0)
+            if known is None:
                 cold += size
-                self._held += size
             else:
                 warm += size
             self._cache[address] = size

@@ -11,8 +11,8 @@ FULL = LeaseFacts(
     ceilings=Ceilings(4300.0, 4550.0),
     floors={"1,1,1": CellFloors(("1,1,1",), 0.67, 1.1)},
     rings={
-        "k/v/N=8,dtype=fp32@h200": {"0f": RingProof(4, False, 1.79, 1.80, 0.0056), "1e": RingProof(4, False, 1.70, 1.70, 0.0)},
-        "k/v/N=9,dtype=fp32@h200": {"0f": RingProof(1, True, 900.0, None, None)},
+        "k/v/N=8,dtype=fp32@h200": {"0f": RingProof(4, 0, 1.79, 1.80, 0.0056), "1e": RingProof(4, 0, 1.70, 1.70, 0.0)},
+        "k/v/N=9,dtype=fp32@h200": {"0f": RingProof(1, 1024, 900.0, None, None)},
     },
 )
 

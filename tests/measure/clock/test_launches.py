@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from harness.errors import HarnessError
+from harness.measure.clock import launches
 from harness.measure.clock.launches import record_launches
 
 SCRIPT = """
@@ -66,3 +68,18 @@ def test_grids_are_written_with_all_three_axes(compiled):
 def test_interpreted_kernels_have_no_binaries_to_record():
     with pytest.raises(HarnessError, match="TRITON_INTERPRET"), record_launches():
         pass
+
+
+@pytest.mark.parametrize(
+    ("ptx", "keeps"),
+    [
+        ("createpolicy.fractional.L2::evict_last.b64 %rd2, 1.0;", True),
+        ("createpolicy.fractional.L2::evict_first.b64 %rd2, 1.0;", False),
+        ("ld.global.b32 { %r1 }, [ %rd1 + 0 ];", False),
+        (None, False),
+    ],
+)
+def test_a_kernel_that_asks_the_cache_to_keep_what_it_loads_says_so(monkeypatch, ptx, keeps):
+    monkeypatch.setattr(launches, "config_text", lambda source, metadata: "")
+    compiled = SimpleNamespace(name="kernel", src=None, metadata=None, asm={"cubin": b"code"} | ({"ptx": ptx} if ptx else {}))
+    assert keeps == launches._record(compiled, (1,)).keeps

@@ -5,7 +5,8 @@ import torch
 from toys import CARRIED, CYCLE, SCALE, STATE, session_on, subject_of, toy, with_state
 
 from harness import Drift, Tolerance, Traffic
-from harness.measure.clock.modes import capture_chain, eager_steps, feed_of, time_eager, time_single
+from harness.measure.clock.modes import capture_chain, eager_steps, feed_of, time_single
+from harness.measure.clock.modes import time_eager as time_steps
 from harness.measure.clock.program import ADVANCE, make_bench
 from harness.measure.clock.settings import ClockSettings
 
@@ -14,6 +15,10 @@ def bench_of(kernel, session=None, slots=5):
     bench = make_bench(subject_of(kernel), session or session_on(), slots, seed=1, contents=3, allocated=slots)
     bench.prepare()
     return bench
+
+
+def time_eager(bench, us):
+    return time_steps(bench, bench.session, eager_steps(bench, us, bench.session.settings), 1)
 
 
 def functional(x, state):
@@ -96,17 +101,17 @@ def test_an_eager_sample_of_a_cycle_is_whole_cycles():
 
 def test_eager_time_is_the_hosts_where_the_host_is_slower_and_the_devices_where_it_is_not():
     slow_host, slow_device = session_on(enqueue_us=50.0), session_on(launch_us=80.0)
-    eager, enqueue = time_eager(bench_of(SCALE, slow_host), slow_host, 3.0)
+    eager, enqueue = time_eager(bench_of(SCALE, slow_host), 3.0)
     assert eager.us == pytest.approx(50.0, rel=0.1)
     assert enqueue.us == pytest.approx(50.0, rel=0.01)
-    eager, enqueue = time_eager(bench_of(SCALE, slow_device), slow_device, 82.0)
+    eager, enqueue = time_eager(bench_of(SCALE, slow_device), 82.0)
     assert eager.us == pytest.approx(82.0, rel=0.05)
     assert enqueue.us == pytest.approx(5.0, rel=0.01)
 
 
 def test_eager_calls_find_nothing_in_the_cache_that_holds_all_their_buffers():
     session = session_on(cache_bytes=256 << 10, bandwidth_gbps=0.05, memory_bytes=64 << 20)  # 20 us for 1 KB, and the host takes 5
-    eager, _ = time_eager(bench_of(SCALE, session, slots=20), session, 40.0)
+    eager, _ = time_eager(bench_of(SCALE, session, slots=20), 40.0)
     assert 0.7 + 1024 / 50 < eager.us < 1.1 * (0.7 + 2 * 1024 / 50)  # what a call returns may lie where another had it
 
 

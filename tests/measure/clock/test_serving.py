@@ -24,10 +24,10 @@ def readings_of(kernel, **options):
     return {r.metric: r for r in time_cell(subject_of(kernel), session, **options)}
 
 
-def planned(kernel, room=MIB):
+def planned(kernel, room=MIB, most=None):
     subject, limits = subject_of(kernel), session_on().device.limits
     layout = kernel.make_inputs(subject.case, Generator(0, "meta"))
-    return plan_serving(subject, footprint_of(subject), layout, limits, QUICK, room)
+    return plan_serving(subject, footprint_of(subject), layout, limits, QUICK, room, most)
 
 
 def test_its_time_lies_between_the_warm_and_the_cold_one():
@@ -68,6 +68,11 @@ def test_the_ring_is_sized_by_what_comes_from_memory_and_is_at_most_twice_the_co
         assert plan.cold == Traffic(4 * weights, 0)
         assert (plan.slots - 1) * plan.cold.total >= 3 * limits.last_level_cache_bytes
         assert plan.slots <= 2 * (-(-3 * limits.last_level_cache_bytes // one.touched) + 1)
+
+
+def test_where_the_cache_is_filled_between_samples_it_has_no_more_slots_than_the_cold_ring():
+    assert planned(weighted(2 * SIZE)).slots > 5
+    assert planned(weighted(2 * SIZE), most=5).slots == 5
 
 
 def test_without_memory_for_its_ring_it_is_left_out_for_that_reason():
@@ -129,8 +134,8 @@ def test_all_calls_are_given_the_first_slots_activations_and_their_own_weights()
     bench = make_bench(subject_of(kernel), session, 3, seed=1, contents=2, allocated=3)
     bench.prepare()
     given.clear()
-    plan = ServingPlan(3, 0, Traffic(0, 0), ("x", "bias"))
-    program = capture_serving(bench, plan, us=10.0, least_us=60.0)
+    plan = ServingPlan(3, Traffic(0, 0), ("x", "bias"))
+    program = capture_serving(bench, plan, us=10.0, least_us=60.0, evictions=0)
     assert (1, 3) == tuple(len({inputs[name].data_ptr() for inputs in given}) for name in ("x", "w"))
     assert (6, (0, 1, 2), {}) == (program.calls, program.slots, program.outputs)
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from toys import CARRIED, CYCLE, QUICK, SCALE, SIZE, phase_cost, session_on, subject_of, with_call
+import torch
+from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, SIZE, phase_cost, session_on, subject_of, weighted, with_call
 
 from harness import Case, Traffic
 from harness.measure.clock import time_cell, time_main
@@ -69,13 +70,13 @@ def test_a_chain_over_a_short_ring_is_as_slow_as_over_a_whole_one():
     assert short(CARRIED)["chained_us"].value == pytest.approx(whole(CARRIED)["chained_us"].value, rel=0.03)
 
 
-def test_proving_a_short_ring_captures_half_of_it_once_and_twice_the_evictions():
+def test_proving_a_short_ring_captures_half_of_it_once_and_nothing_else():
     session = session_on(settings=replace(SHORT, side_sample_us=50.0))
     main = time_main(subject_of(tiny(SCALE)), session)
     before = len(session.device.captured)
     (reading, *_) = time_cell(subject_of(tiny(SCALE)), session, beside=False, main=main)
-    probe, once, eviction, *floors = session.device.captured[before:]
-    assert (1, 64, 1) == (probe, once, eviction)
+    probe, once, *floors = session.device.captured[before:]
+    assert (1, 64) == (probe, once)
     assert min(floors) > 128
     assert (128, 128) == (main.shape.slots, reading.columns["evidence"]["ring"])
     assert abs(reading.columns["evidence"]["doubled"]) < 0.02
@@ -95,12 +96,110 @@ def test_a_cache_that_is_not_emptied_by_one_filling_is_filled_more_often():
     assert main.value == pytest.approx(whole(SCALE)["latency_us"].value, rel=0.03)
 
 
+def loaded(elements=16):
+    """A call of which most is weights, so that it has a figure with its activations in the cache."""
+    return replace(tiny(weighted(3 * elements), elements), traffic=lambda case: Traffic(4 * 4 * elements, 4 * elements))
+
+
+def test_activations_are_in_the_cache_and_weights_are_not_where_it_is_filled_between_samples():
+    whole, evicted = measured(loaded()), measured(loaded(), SHORT)
+    serving = evicted["latency_serving_us"]
+    assert ("graph_serving/2", "graph_serving/2-evicted") == (
+        whole["latency_serving_us"].columns["method"],
+        serving.columns["method"],
+    )
+    assert serving.value == pytest.approx(whole["latency_serving_us"].value, rel=0.03)
+    assert evicted["latency_warm_us"].value < 0.97 * serving.value
+
+
+def test_figures_beside_are_taken_with_the_cache_filled_as_often_as_the_proof_asks_for():
+    evicted = measured(loaded(), SHORT, enqueue_us=0.01, cache_bytes=80 << 10, claimed_cache_bytes=16 << 10)
+    honest = measured(loaded(), SHORT, enqueue_us=0.01)
+    for metric, method in (("latency_serving_us", "graph_serving/2-evictedx2"), ("eager_us", "eager/3x2")):
+        assert method == evicted[metric].columns["method"]
+        assert evicted[metric].value == pytest.approx(honest[metric].value, rel=0.03)
+
+
+def test_eager_calls_go_over_all_slots_that_there_are_and_not_over_those_of_a_sample():
+    many = with_call(SCALE, lambda x: (x * 2).mul_(1.0).mul_(1.0).mul_(1.0).mul_(1.0).mul_(1.0))
+    fast_host = {"enqueue_us": 0.01, "bandwidth_gbps": 0.1}
+    evicted = measured(many, replace(QUICK, most_nodes=50), **fast_host)
+    assert evicted["latency_us"].columns["method"] == "graph_ring/2-evicted"
+    slots = evicted["latency_us"].columns["evidence"]["ring"], evicted["eager_us"].columns["evidence"]["ring"]
+    assert slots[0] < slots[1] == QUICK.eager_calls
+    assert evicted["eager_us"].columns["cache"] == "cold"
+    assert evicted["eager_us"].value > evicted["latency_warm_us"].value + 1024 / 200  # its input comes from memory
+
+
+def test_eager_cycles_that_use_their_slots_again_do_not_say_that_these_are_cold():
+    cycle = measured(tiny(CYCLE), SHORT, cost_us=phase_cost)
+    assert (cycle["eager_us"].columns["cache"], cycle["eager_us"].columns["evidence"]["ring"]) == ("warm", QUICK.eager_calls // LENGTH)
+
+
+def test_code_that_keeps_what_it_loads_is_timed_over_a_whole_ring_or_not_at_all():
+    """Filling the cache with other data does not displace that."""
+    subject = subject_of(tiny(SCALE))
+    reading = time_cell(subject, session_on(settings=SHORT), keeps=True)[0]
+    assert ("graph_ring/2", 385) == (reading.columns["method"], reading.columns["evidence"]["ring"])
+    (reading,) = time_cell(subject, session_on(settings=replace(SHORT, longest_ring=384)), keeps=True)
+    assert (Status.INVALID, "not_cold") == (reading.status, reading.reason.partition(":")[0])
+    assert "evict_last" in reading.reason
+    evicting = session_on(settings=SHORT)
+    time_cell(subject, evicting)
+    (reading,) = time_cell(subject, evicting, code="other", keeps=True)  # base was timed so
+    assert (Status.INVALID, "not_cold") == (reading.status, reading.reason.partition(":")[0])
+
+
+def free_cursor(operation):
+    """Times by bytes alone, but for the move of all cursors."""
+    return 0.0 if any(t.dtype == torch.int32 and t.numel() > 100 for t in operation.tensors) else None
+
+
+def test_a_cycles_phases_find_nothing_in_a_cache_that_holds_the_short_ring():
+    script = {"cost_us": free_cursor, "cache_bytes": 256 << 10, "launch_us": 0.1, "memory_bytes": 64 << 20}
+    evicted, whole = measured(CYCLE, replace(QUICK, most_nodes=50), **script), measured(CYCLE, **script)
+    assert (evicted["latency_us"].columns["method"], whole["latency_us"].columns["method"]) == ("graph_cycle/2-evicted", "graph_cycle/2")
+    for metric in ("latency_us", "append_us", "fold_us"):
+        assert evicted[metric].value == pytest.approx(whole[metric].value, rel=0.05)
+        assert evicted[metric].value > 0.9 * 2 * BYTES / 1e3
+
+
+def test_a_cycle_has_no_figure_with_activations_in_the_cache_where_that_is_filled_between_samples():
+    def make(case, generator):
+        return {**CYCLE.make_inputs(case, generator), "w": generator.uniform((3 * case.N,), case.dtype)}
+
+    def call(x, cursor, w):
+        return w.view(-1, x.numel()).sum(0) + x + cursor[:1]
+
+    traffic = Traffic(4 * 64, 64)
+    kernel = replace(with_call(tiny(CYCLE), call), make_inputs=make, traffic=lambda case: traffic, activations=("x",))
+    assert measured(kernel, cost_us=free_cursor)["latency_serving_us"].status == Status.OK
+    reading = measured(kernel, SHORT, cost_us=free_cursor)["latency_serving_us"]
+    assert (Status.SKIPPED, "serving_cycle") == (reading.status, reading.reason)
+
+
 def test_a_cycle_over_a_short_ring_is_the_mean_of_its_phases_each_after_the_cache_was_filled():
     readings, cycle = measured(tiny(CYCLE), SHORT, cost_us=phase_cost), measured(CYCLE, cost_us=phase_cost)
     assert (readings["latency_us"].columns["method"], cycle["latency_us"].columns["method"]) == ("graph_cycle/2-evicted", "graph_cycle/2")
     for metric in ("latency_us", "append_us", "worst_step_us"):
         assert readings[metric].value == pytest.approx(cycle[metric].value, rel=0.03)
     assert readings["fold_us"].columns["method"] == "graph_phase/3-evicted"
+
+
+def test_a_ring_that_is_longer_for_other_code_is_whole_where_the_lease_has_proved_a_whole_one():
+    first, other = session_on(settings=replace(SHORT, most_nodes=385)), session_on(settings=replace(SHORT, most_nodes=384))
+    measured(tiny(SCALE), session=first)
+    other.facts = first.facts
+    reading = time_cell(subject_of(tiny(SCALE)), other, code="other")[0]
+    assert ("graph_ring/2", 385) == (reading.columns["method"], reading.columns["evidence"]["ring"])
+
+
+def test_later_launches_use_as_many_slots_as_the_one_that_proved_the_ring():
+    first = session_on(settings=SHORT)
+    main = measured(tiny(SCALE), session=first)["latency_us"]
+    later = session_on(settings=SHORT, launch_us=2.0)  # so slow that half as many would last for a sample
+    later.facts = replace(first.facts, floors={}, canaries=[])
+    assert main.columns["evidence"]["ring"] == measured(tiny(SCALE), session=later)["latency_us"].columns["evidence"]["ring"] == 128
 
 
 def test_code_of_more_launches_keeps_the_kind_of_ring_that_the_lease_has_proved():
