@@ -87,6 +87,11 @@ def tick_of(elapsed_us: Sequence[float]) -> float:
     return min(gaps)
 
 
+def calls_lasting(least_us: float, us: float) -> int:
+    """How many calls last for `least_us`. What a sample costs beside its calls is then the same part of every sample."""
+    return max(1, math.ceil(least_us / max(us, 1e-3)))
+
+
 def calls_per_sample(us: float, unit: int, least_us: float) -> int:
     """How many repetitions of `unit` calls make a sample of at least `least_us`: a power of two, so that equal code gets equal samples.
 
@@ -94,5 +99,5 @@ def calls_per_sample(us: float, unit: int, least_us: float) -> int:
         us: a call's time.
         unit: calls that a sample holds a multiple of: the ring, times the cycle.
     """
-    repetitions = max(1, math.ceil(least_us / (max(us, 1e-3) * unit)))
+    repetitions = calls_lasting(least_us, max(us, 1e-3) * unit)
     return 1 << (repetitions - 1).bit_length()

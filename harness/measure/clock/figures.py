@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.measure.clock.beside import Beside
 from harness.measure.clock.cycles import Cycled, time_phases
-from harness.measure.clock.estimate import calls_per_sample
+from harness.measure.clock.estimate import calls_lasting, calls_per_sample
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
 from harness.measure.clock.in_turn import time_in_turn
@@ -113,7 +113,7 @@ class Figures:
         assert self.main is not None
         self._prepare()
         if self._evictions:
-            self._use(calls_per_sample(self.main.us, 1, least_us))
+            self._use(calls_lasting(least_us, self.main.us))
         once = self._lengthened(None, self.main.us, least_us)
         verify(self.bench, once, self._seed + VERIFIED_BEFORE)
         return once
@@ -171,7 +171,7 @@ class Figures:
     def _take(self, first: Program | None, us: float) -> tuple[Main, Program]:
         """The main figure, verified before and after, and passes over the ring that last for a sample."""
         if self._evictions:
-            self._use(self.ready.known.evicted if self.ready.known else calls_per_sample(us, 1, self.session.least_sample_us))
+            self._use(self.ready.known.evicted if self.ready.known else calls_lasting(self.session.least_sample_us, us))
         take = self._take_cycle if self.bench.cycle else self._take_calls
         return take(first, us)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.authoring.model import Inputs, Traffic
 from harness.errors import KernelFileError
 from harness.measure.clock.device import Limits
-from harness.measure.clock.estimate import calls_per_sample
+from harness.measure.clock.estimate import calls_lasting, calls_per_sample
 from harness.measure.clock.program import ADVANCE, Bench, Program
 from harness.measure.clock.ring import Footprint, estimate_bytes, plan_ring
 from harness.measure.clock.settings import ClockSettings
@@ -104,6 +104,6 @@ def capture_serving(bench: Bench, plan: ServingPlan, us: float, least_us: float,
     mine = tensors_on(bench.ring.inputs(0), bench.subject.torch_device)
     shared = {name: mine[name] for name in plan.activations if name in mine}
     if evictions:
-        return bench.capture(bench.pass_over(min(plan.slots, calls_per_sample(us, 1, least_us))), 1, shared, evictions)
+        return bench.capture(bench.pass_over(min(plan.slots, calls_lasting(least_us, us))), 1, shared, evictions)
     steps = bench.pass_over(plan.slots)
     return bench.capture(steps, calls_per_sample(us, sum(step is not ADVANCE for step in steps), least_us), shared)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.measure.clock.estimate import (
+    calls_lasting,
     calls_per_sample,
     cycle_step,
     half_width,
@@ -149,3 +150,8 @@ def test_a_sample_is_long_enough_and_at_most_twice_that(us, unit, least_us):
     assert repetitions * unit * us >= least_us * (1 - 1e-9)
     assert repetitions == 1 or (repetitions // 2) * unit * us < least_us * (1 + 1e-9)
     assert repetitions.bit_count() == 1
+
+
+@pytest.mark.parametrize(("us", "calls"), [(1.0, 2000), (1.953, 1025), (1.954, 1024), (3000.0, 1), (0.0, 2_000_000)])
+def test_as_many_calls_as_last_for_a_sample_are_not_rounded_to_a_power_of_two(us, calls):
+    assert calls == calls_lasting(2000.0, us)

@@ -42,7 +42,7 @@ def test_a_ring_too_long_for_a_pass_is_as_cold_with_the_cache_filled_between_sam
     assert evicted["latency_warm_us"].value < 0.95 * other.value
     assert ("graph_ring/2-evicted", "cold") == (main.columns["method"], main.columns["cache"])
     assert ("graph_ring/2", 385) == (other.columns["method"], other.columns["evidence"]["ring"])
-    assert main.columns["evidence"]["ring"] == 128
+    assert main.columns["evidence"]["ring"] == 120
     assert abs(main.columns["evidence"]["doubled"]) < 0.02
 
 
@@ -76,9 +76,9 @@ def test_proving_a_short_ring_captures_half_of_it_once_and_nothing_else():
     before = len(session.device.captured)
     (reading, *_) = time_cell(subject_of(tiny(SCALE)), session, beside=False, main=main)
     probe, once, *floors = session.device.captured[before:]
-    assert (1, 64) == (probe, once)
-    assert min(floors) > 128
-    assert (128, 128) == (main.shape.slots, reading.columns["evidence"]["ring"])
+    assert (1, 60) == (probe, once)
+    assert min(floors) > 120
+    assert (120, 120) == (main.shape.slots, reading.columns["evidence"]["ring"])
     assert abs(reading.columns["evidence"]["doubled"]) < 0.02
 
 
@@ -199,7 +199,7 @@ def test_later_launches_use_as_many_slots_as_the_one_that_proved_the_ring():
     main = measured(tiny(SCALE), session=first)["latency_us"]
     later = session_on(settings=SHORT, launch_us=2.0)  # so slow that half as many would last for a sample
     later.facts = replace(first.facts, floors={}, canaries=[])
-    assert main.columns["evidence"]["ring"] == measured(tiny(SCALE), session=later)["latency_us"].columns["evidence"]["ring"] == 128
+    assert main.columns["evidence"]["ring"] == measured(tiny(SCALE), session=later)["latency_us"].columns["evidence"]["ring"] == 120
 
 
 def test_code_of_more_launches_keeps_the_kind_of_ring_that_the_lease_has_proved():
