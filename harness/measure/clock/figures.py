@@ -131,7 +131,7 @@ class Figures:
         return self.ready.plan.evictions
 
     def _shorten(self) -> None:
-        """Fill the cache between samples where a pass over the ring has too many nodes, or where other code of the cell had."""
+        """Fill the cache between samples where a pass over the ring has too many nodes."""
         most, ready = self.session.settings.most_nodes, self.ready
         if not (ready.known or ready.keeps) and self.bench.slots * self.bench.nodes > most:
             self._use(most)

@@ -66,17 +66,18 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     """
     device, settings, known = session.device, session.settings, session.facts.ring(str(subject.cell))
     one = footprint_of(subject)
-    plan = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
-    if known.evicted if known else plan.slots > settings.most_nodes and not keeps:
-        plan = plan.evicted(settings.most_nodes)
+    ring = plan_ring(one.touched, device.limits, settings.cache_multiples, growth)
+    long = ring.slots > settings.most_nodes
+    plan = ring.evicted(settings.most_nodes) if (known.evicted if known else long and not keeps) else ring
     check_ring(plan, settings.longest_ring, keeps=keeps)
     room = min(device.limits.usable_memory_bytes, device.free_bytes())
     proves = session.facts.proof(str(subject.cell), code) is None
-    doubled = plan.slots if plan.evictions else 2 * plan.slots
+    cut = long and plan.evictions > 0  # one that is evicted for its nodes is as long in all launches, before they are known too
+    doubled = plan.slots if cut else 2 * ring.slots
     doubles = estimate_bytes(one, doubled, PROGRAMS) <= room
     if estimate_bytes(one, plan.slots, PROGRAMS) > room or (proves and growth > 1 and not doubles):
         return None
-    most = settings.most_nodes if plan.evictions else None
+    most = settings.most_nodes if cut else None
     serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room, most)
     allocated = max(doubled if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)

@@ -7,7 +7,7 @@ import torch
 from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, SIZE, phase_cost, session_on, subject_of, weighted, with_call
 
 from harness import Case, Traffic
-from harness.measure.clock import time_cell, time_main
+from harness.measure.clock import set_up, time_cell, time_main
 from harness.measure.clock.program import Bench
 from harness.records import Status
 
@@ -200,6 +200,18 @@ def test_later_launches_use_as_many_slots_as_the_one_that_proved_the_ring():
     later = session_on(settings=SHORT, launch_us=2.0)  # so slow that half as many would last for a sample
     later.facts = replace(first.facts, floors={}, canaries=[])
     assert main.columns["evidence"]["ring"] == measured(tiny(SCALE), session=later)["latency_us"].columns["evidence"]["ring"] == 120
+
+
+def test_a_ring_that_is_evicted_for_its_nodes_is_allocated_alike_in_all_launches(monkeypatch):
+    """Before the first has proved it, how many nodes a call has is not known when it is allocated."""
+    allocated, make = [], set_up.make_bench
+    monkeypatch.setattr(set_up, "make_bench", lambda *args, **sizes: allocated.append(sizes["allocated"]) or make(*args, **sizes))
+    thrice = with_call(loaded(), lambda x, w, bias: (w.view(-1, x.numel()).sum(0) + x).mul_(1.0))
+    first, later = (session_on(settings=replace(QUICK, most_nodes=400)) for _ in range(2))
+    assert measured(thrice, session=first)["latency_us"].columns["method"] == "graph_ring/2-evicted"
+    later.facts = first.facts
+    assert measured(thrice, session=later)["latency_us"].columns["method"] == "graph_ring/2-evicted"
+    assert len(set(allocated)) == 1 < len(allocated)
 
 
 def test_code_of_more_launches_keeps_the_kind_of_ring_that_the_lease_has_proved():
