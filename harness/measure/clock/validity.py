@@ -112,8 +112,13 @@ def check_ring(plan: RingPlan, longest: int, *, keeps: bool) -> None:
         InvalidTiming: not_cold.
     """
     if keeps and (plan.evictions or plan.slots > longest):
-        how = f"its ring of {plan.slots} buffers is filled up between samples" if plan.evictions else f"{plan.slots} buffers are too many"
-        raise InvalidTiming(Reason.NOT_COLD, f"the code asks the cache to keep what it loads (evict_last), and {how}")
+        evicted = "other code of the cell was timed with the cache filled between samples, which does not displace that"
+        what = (
+            f"{evicted}: time each in a run of its own"
+            if plan.evictions
+            else f"a ring of {plan.slots} buffers is too long, {longest} at most"
+        )
+        raise InvalidTiming(Reason.NOT_COLD, f"the code asks the cache to keep what it loads (evict_last), and {what}")
 
 
 def check_doubling(us: float, doubled_us: float, limit: float) -> float:
