@@ -52,6 +52,8 @@ def main() -> None:
     Exit code 1 means that something got worse, so no fault of ours or of the machine may end with it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         status = group.main(standalone_mode=False)
     except HarnessError as error:

@@ -52,3 +52,15 @@ def test_an_unknown_verb_is_a_usage_error():
     done = subprocess.run([sys.executable, "-m", "harness", "sumbit"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "sumbit" in done.stderr
+
+
+@pytest.mark.parametrize(("before", "status"), [("signal.SIG_DFL", 130), ("signal.SIG_IGN", 0)], ids=["at a terminal", "under nohup"])
+def test_a_terminal_that_closes_stops_a_command_unless_it_is_told_to_go_on(before, status):
+    code = f"""
+import os, signal
+from harness import cli
+signal.signal(signal.SIGHUP, {before})
+cli.group.main = lambda **_: os.kill(os.getpid(), signal.SIGHUP)
+cli.main()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == status

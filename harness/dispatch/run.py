@@ -303,7 +303,7 @@ def _conclude(
 
 @contextmanager
 def _signals(dispatcher: Dispatcher) -> Iterator[threading.Event]:
-    """Turn SIGINT, SIGTERM and SIGHUP into a cancelled run, inside the block."""
+    """Turn SIGINT, SIGTERM and, where it is not ignored, SIGHUP into a cancelled run, inside the block."""
     cancelled = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -313,7 +313,8 @@ def _signals(dispatcher: Dispatcher) -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield cancelled
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, *hang_up)}
     try:
         yield cancelled
     finally:

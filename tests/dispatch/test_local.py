@@ -1,9 +1,11 @@
 """What becomes of cells when launches misbehave: the local dispatcher, with real fork servers and launches."""
 
 import os
+import signal
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -135,8 +137,6 @@ def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
     plan = make_plan(workspace, "worktree", "all", Filters())
     now = datetime.now(UTC)
     description = describe_run(plan, new_run_id(now), now, {})
-    import signal
-
     began = time.monotonic()
     outcome = execute(
         plan,
@@ -149,6 +149,23 @@ def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
     assert statuses(outcome) == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("cancelled", "the run was stopped")}
     assert outcome.exit_code == 130
     assert time.monotonic() - began < 20
+
+
+def test_a_run_that_may_outlive_its_terminal_does(repository):
+    """As under `nohup`."""
+    repository.job("pass")
+    workspace = find_workspace(repository.root)
+    plan, now = make_plan(workspace, "worktree", "all", Filters()), datetime.now(UTC)
+    description = describe_run(plan, new_run_id(now), now, {})
+    folder = workspace.runs_dir / description["run_id"]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hang_up = partial(os.kill, os.getpid(), signal.SIGHUP)
+        outcome = execute(plan, LocalDispatcher(1), MemoryStore(), description, folder, observe=lambda event: hang_up())
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.exit_code == 0
 
 
 @pytest.mark.parametrize(
