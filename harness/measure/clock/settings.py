@@ -17,8 +17,8 @@ class ClockSettings:
         pairs_per_sample: least length of a sample, in empty pairs of marks.
         sample_us: least length of a sample. Between two graphs the device idles for about 1 us, which a sample this long
             hides (0.05 %).
-        side_sample_us: the same of a figure beside the main one, or of the proof that a ring is cold: one is captured for each of
-            its calls, which takes the host tens of us.
+        side_sample_us: the same of a figure beside the main one, or of the proof that a ring is cold. Shorter, since the host takes
+            tens of us to capture each of its calls.
         idle_ns: idle time after which the device is warmed up again.
         gap_ns: idle time after which a device is given work while calls are captured.
         cover_ns: how much work it is given then.
