@@ -198,7 +198,8 @@ class ClockSession:
         """Take consecutive samples. The device never idles between them, and runs one more sample before the first.
 
         That lead lets the host run ahead, so that no sample contains the time of enqueueing, and leaves in the cache
-        what a sample in the middle would find there.
+        what a sample in the middle would find there. Once the clock's floors are known, samples over which the device's and
+        the host's clock disagree are taken once more: a host may stand still. `check_host` judges what is given.
 
         Args:
             replays: what one sample replays, in turn.
@@ -210,6 +211,18 @@ class ClockSession:
         Raises:
             InvalidTiming: negative_time or no_valid_samples.
         """
+        batch = self._batch(replays, calls, count, prepare, between)
+        if self.facts.clock is None:
+            return batch
+        try:
+            self.check_host([batch])
+        except InvalidTiming:
+            batch = self._batch(replays, calls, count, prepare, between)
+        return batch
+
+    def _batch(
+        self, replays: Sequence[Graph], calls: int, count: int, prepare: Callable[[], None] | None, between: Sequence[Graph]
+    ) -> Batch:
         device = self.device
         self.keep_warm()
         if prepare is not None:

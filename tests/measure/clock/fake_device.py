@@ -50,6 +50,8 @@ class Script:
     """Factor on the time of every operation, by the number of replays since the start."""
     replay_computes: Callable[[int], bool] = lambda replays: True
     """Whether a replay has any effect, by the number of replays since the start."""
+    pause_us: Callable[[int], float] = lambda waits: 0.0
+    """For how long the host stands still after it has waited, by the number of waits since the start."""
     clock_divisor: float = 1.0
     elapsed: Callable[[int, float], float] = lambda reading, us: us
     """What the clock says: of the number of the reading and the true time."""
@@ -152,6 +154,7 @@ class FakeDevice:
     _host_us: float = 1000.0
     _device_us: float = 0.0
     _readings: int = 0
+    waits: int = 0
     _cache: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _held: int = 0
     _recorder: Recorder | None = None
@@ -219,7 +222,8 @@ class FakeDevice:
         return self.script.elapsed(self._readings, true / self.script.clock_divisor)
 
     def synchronize(self) -> None:
-        self._host_us = max(self._host_us, self._device_us) + self.script.wait_us
+        self._host_us = max(self._host_us, self._device_us) + self.script.wait_us + self.script.pause_us(self.waits)
+        self.waits += 1
 
     def release_memory(self) -> None:
         self._cache.clear()

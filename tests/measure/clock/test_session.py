@@ -80,6 +80,30 @@ def test_what_is_replayed_between_samples_is_in_none_and_in_what_both_clocks_are
     assert batch.wall_us == pytest.approx(batch.device_us, rel=0.02)
 
 
+def paused_in_its_batch(pauses_at):
+    """A session, a batch of which the host stands still after the waits that are asked for, and how often the host waited for it."""
+    session = session_on()
+    assert session.clock.host_us > 0, "the clock's own floors are taken before"
+    graph, begun = graph_of(session, 100), session.device.waits
+    session.device.script.pause_us = lambda waits: 75_000.0 if pauses_at(waits - begun) else 0.0
+    return session, session.take([graph], 100, 10), session.device.waits - begun
+
+
+def test_samples_over_which_the_host_stood_still_are_taken_once_more():
+    session, batch, waits = paused_in_its_batch(lambda wait: wait == 0)
+    assert waits == 2
+    assert batch.wall_us == pytest.approx(batch.device_us, rel=0.02)
+    session.check_host([batch])
+
+
+def test_a_host_that_always_takes_longer_than_the_device_says_is_no_pause():
+    session, batch, waits = paused_in_its_batch(lambda wait: True)
+    assert waits == 2
+    assert batch.wall_us > 75_000
+    with pytest.raises(InvalidTiming, match="host_clock"):
+        session.check_host([batch])
+
+
 def test_a_device_clock_that_runs_slow_disagrees_with_the_host():
     session = session_on()
     graph = graph_of(session, 100)

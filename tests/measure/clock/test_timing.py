@@ -2,6 +2,7 @@
 
 import functools
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -351,6 +352,20 @@ def test_m23_a_clock_patched_to_a_hundredth_is_below_the_roofline_floor():
 def test_m23_a_clock_that_a_call_patches_while_it_is_timed_is_below_the_roofline_floor():
     readings, _ = measured(SCALE, elapsed=lambda reading, us: us / 2 if reading > 30 else us)
     assert reason_of(readings) in ("over_peak", "host_clock")
+
+
+def test_a_host_that_stands_still_now_and_then_spoils_no_cell():
+    chance, pauses = random.Random(3), []
+
+    def pause_us(waits):
+        if chance.random() > 0.2:
+            return 0.0
+        pauses.append(waits)
+        return 5000.0
+
+    readings, _ = measured(SCALE, pause_us=pause_us)
+    assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
+    assert len(pauses) > 3
 
 
 def test_a_zero_time_is_no_time():
