@@ -1,11 +1,13 @@
+import pytest
+
 from harness.dispatch.derive import speedups
 from harness.records import Record
 
 
-def time(variant, value, position=0, status="ok", unit="GPU-1"):
+def time(variant, value, position=0, status="ok", unit="GPU-1", **more):
     return Record(
         kernel="k", variant=variant, case="N=1,dtype=fp32", dtype="fp32", device="h200", kind="latency", metric="latency_us",
-        value=value, status=status, position=position, unit=unit, samples=[1.0], converged=True,
+        value=value, status=status, position=position, unit=unit, samples=[1.0], converged=True, **more,
     )  # fmt: skip
 
 
@@ -24,3 +26,15 @@ def test_nothing_follows_from_a_time_that_is_missing():
 
 def test_times_of_two_units_are_not_divided():
     assert found([time("plain", 6.0), time("fast", 2.0, unit="GPU-2")]) == []
+
+
+@pytest.mark.parametrize(("name", "one", "other"), [("cache", "cold", "warm"), ("clock", "device_event", "host")])
+def test_times_of_two_caches_or_clocks_are_not_divided(name, one, other):
+    assert found([time("plain", 6.0, **{name: one}), time("fast", 2.0, **{name: other})]) == []
+
+
+def test_a_speedup_between_two_methods_names_both():
+    (mixed,) = speedups([time("plain", 6.0, method="graph_ring/2-evicted"), time("fast", 2.0, method="graph_ring/2")], {"k": "plain"})
+    assert (3.0, "graph_ring/2-evicted over graph_ring/2") == (mixed.value, mixed.method)
+    (alike,) = speedups([time("plain", 6.0, method="graph_ring/2"), time("fast", 2.0, method="graph_ring/2")], {"k": "plain"})
+    assert "graph_ring/2" == alike.method

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
 from harness.authoring.model import Traffic
 from harness.measure.clock.estimate import calls_per_sample
 from harness.measure.clock.modes import capture_chain, eager_steps, time_eager, time_single
@@ -14,17 +16,21 @@ from harness.measure.clock.ring import is_warm
 from harness.measure.clock.serving import capture_serving
 from harness.measure.clock.session import ClockSession
 from harness.measure.clock.validity import InvalidTiming, Reason, check_peak
+from harness.measure.clock.verify import verify
 from harness.measure.subject import Reading
+
+Captured = Program | Reading | None
+"""What is replayed for a figure; the reading that says why where it could not be captured, None where the cell has no such figure."""
 
 
 @dataclass(frozen=True)
 class _Programs:
-    """What is replayed for them; None where the cell has no such figure."""
+    """What is replayed for them."""
 
-    single: Program
-    warm: Program | None
-    serving: Program | None
-    chain: Program | None
+    single: Captured
+    warm: Captured
+    serving: Captured
+    chain: Captured
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,15 @@ class Beside:
 
     Args:
         us: about how long a call takes.
+        seed: the first of those by which replays are verified; others have not been drawn in this launch.
     """
 
     frame: Frame
     us: float
+    seed: int
 
     def readings(self) -> list[Reading]:
-        """Take them. A breach spoils that figure alone, unless the clock itself is wrong.
+        """Take them. A breach spoils that figure alone, and so does a call that fails, unless the clock itself is wrong.
 
         Raises:
             InvalidTiming: negative_time, or kernel_count.
@@ -47,12 +55,11 @@ class Beside:
         if self._bench.cycle:
             return [*self._measure_serving(self._capture_serving()), *self._eager()]
         programs = self._capture()
-        single = programs.single
-        found = self._guarded("graph1_us", lambda: [self.frame.time("graph1_us", time_single(self._session, single), GRAPH1, single.shape)])
+        found = self._single(programs.single)
         if programs.warm is None:
             found.append(self._skipped("latency_warm_us", Reason.WARM_FOOTPRINT))
         else:
-            found += self._replayed("latency_warm_us", programs.warm, WARM)
+            found += self._replayed("latency_warm_us", programs.warm, WARM, verified=True)
         found += self._measure_serving(programs.serving)
         if programs.chain is not None:
             found += self._replayed("chained_us", programs.chain, CHAIN)
@@ -68,9 +75,20 @@ class Beside:
 
     def _capture(self) -> _Programs:
         bench, evictions = self._bench, self.frame.ready.plan.evictions
-        warm = bench.capture((0,), self._repetitions(1)) if self._fits_cache() else None
-        chain = capture_chain(bench, 1 if evictions else self._repetitions(bench.slots), evictions)
-        return _Programs(bench.capture((0,)), warm, self._capture_serving(), chain)
+        passes = 1 if evictions else self._repetitions(bench.slots)
+        warm = self._captured("latency_warm_us", lambda: bench.capture((0,), self._repetitions(1))) if self._fits_cache() else None
+        chain = self._captured("chained_us", lambda: capture_chain(bench, passes, evictions))
+        single = None if self.frame.ready.keeps else self._captured("graph1_us", lambda: bench.capture((0,)))
+        return _Programs(single, warm, self._capture_serving(), chain)
+
+    def _captured(self, metric: str, capture: Callable[[], Program | None]) -> Captured:
+        try:
+            return capture()
+        except torch.OutOfMemoryError:
+            return self._skipped(metric, Reason.MEMORY)
+        except (RuntimeError, TypeError, ValueError) as error:
+            why = f"the calls of this figure cannot be captured: {' '.join(str(error).split())[:200]}"
+            return invalid(metric, InvalidTiming(Reason.NOT_CAPTURABLE, why), self._bench.subject)
 
     def _repetitions(self, unit: int) -> int:
         return calls_per_sample(self.us, unit, self._session.least_side_sample_us)
@@ -78,13 +96,28 @@ class Beside:
     def _fits_cache(self) -> bool:
         return is_warm(self.frame.ready.plan.touched, self._session.device.limits, self._session.settings.warm_fraction)
 
-    def _capture_serving(self) -> Program | None:
+    def _capture_serving(self) -> Captured:
         plan, evictions = self.frame.ready.serving, self.frame.ready.plan.evictions
         if plan is None or not plan.slots or (evictions and self._bench.cycle):
             return None
-        return capture_serving(self._bench, plan, self.us, self._session.least_side_sample_us, evictions)
+        least_us = self._session.least_side_sample_us
+        return self._captured("latency_serving_us", lambda: capture_serving(self._bench, plan, self.us, least_us, evictions))
 
-    def _measure_serving(self, program: Program | None) -> list[Reading]:
+    def _single(self, program: Captured) -> list[Reading]:
+        """One replay of one call; of code that keeps what it loads none is cold, since filling the cache does not displace that."""
+        if program is None:
+            return [self._skipped("graph1_us", Reason.NOT_COLD)]
+        if isinstance(program, Reading):
+            return [program]
+
+        def take() -> list[Reading]:
+            found = [self.frame.time("graph1_us", time_single(self._session, program, self.frame.ready.plan.growth), GRAPH1, program.shape)]
+            verify(self._bench, program, self.seed)
+            return found
+
+        return self._guarded("graph1_us", take)
+
+    def _measure_serving(self, program: Captured) -> list[Reading]:
         plan, metric = self.frame.ready.serving, "latency_serving_us"
         if plan is None:
             return []
@@ -95,18 +128,25 @@ class Beside:
     def _skipped(self, metric: str, reason: Reason) -> Reading:
         return skipped(metric, reason, {"data": self._bench.subject.kernel.data})
 
-    def _replayed(self, metric: str, program: Program, taken: Taken, cold: Traffic | None = None) -> list[Reading]:
+    def _replayed(
+        self, metric: str, program: Program | Reading, taken: Taken, cold: Traffic | None = None, *, verified: bool = False
+    ) -> list[Reading]:
         """A figure by replaying a program.
 
         Args:
             cold: what a call must read from memory at least; None where that is nothing.
+            verified: whether replays are held against eager calls afterwards; that needs a program that keeps what its calls return.
         """
         session, settings = self._session, self._session.settings
+        if isinstance(program, Reading):
+            return [program]
 
         def take() -> list[Reading]:
             sampled = session.measure(program, settings.side_budget_s, self._bench.reset, settings.side_window)
             if cold is not None:
                 check_peak(sampled.us, cold, session.ceilings, settings.ceiling_margin)
+            if verified:
+                verify(self._bench, program, self.seed)
             return [self.frame.time(metric, sampled, taken, program.shape)]
 
         return self._guarded(metric, take)
@@ -117,6 +157,8 @@ class Beside:
             steps = eager_steps(self._bench, self.us, self._session.settings)
             used = Shape(len(set(steps) - {ADVANCE}), None, 0)
             apart = (used.slots - 1) * plan.touched >= self._session.settings.cache_multiples * plan.cache_bytes
+            if self.frame.ready.keeps and not apart:
+                return [self._skipped(metric, Reason.NOT_COLD) for metric in ("eager_us", "enqueue_us")]
             taken = EAGER if apart or self._bench.cycle is None else replace(EAGER, cache=Cache.WARM)
             eager, enqueue = time_eager(self._bench, self._session, steps, plan.growth)
             return [self.frame.time("eager_us", eager, taken, used), self.frame.time("enqueue_us", enqueue, taken, used)]
@@ -130,3 +172,5 @@ class Beside:
             if breach.reason is Reason.NEGATIVE_TIME:
                 raise
             return [invalid(metric, breach, self._bench.subject)]
+        except torch.OutOfMemoryError:
+            return [self._skipped(metric, Reason.MEMORY)]

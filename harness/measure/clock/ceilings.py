@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from harness.authoring.model import Traffic
-from harness.errors import HarnessError
 from harness.measure.clock.device import BLOCK_MULTIPLE, Call
+from harness.measure.clock.validity import InvalidTiming, Reason
 
 if TYPE_CHECKING:
     from harness.measure.clock.session import ClockSession
@@ -49,18 +49,14 @@ def measure_ceilings(session: ClockSession) -> Ceilings:
     """Measure the unit's ceilings with buffers of 4 GiB, or of what fits.
 
     Raises:
-        InvalidTiming: negative_time, no_valid_samples or host_clock.
-        HarnessError: there is not enough memory for buffers that no cache holds.
+        InvalidTiming: negative_time, no_valid_samples or host_clock; memory, where there is none for buffers that no cache holds.
     """
     device = session.device
     size = min(COPY_BYTES, device.free_bytes() // 4)
     elements = size // 4 // BLOCK_MULTIPLE * BLOCK_MULTIPLE
     if elements * 4 < 4 * device.limits.last_level_cache_bytes:
-        raise HarnessError(
-            "measure the unit's bandwidth",
-            f"{device.free_bytes()} bytes of free memory, of which a buffer takes a quarter: not four times the cache",
-            "free the memory of this unit",
-        )
+        room = f"{device.free_bytes()} bytes are free, and a quarter of them is not four times the cache: free the unit's memory"
+        raise InvalidTiming(Reason.MEMORY, f"the unit's own bandwidth cannot be measured: {room}")
     source = torch.arange(elements, dtype=torch.int32, device=device.torch_device)
     target = torch.zeros_like(source)
     copies, reads = device.kernels.copies(source, target), device.kernels.reads(source)

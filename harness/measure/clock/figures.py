@@ -28,7 +28,7 @@ FIRST_NODES = 512
 """Nodes of a first pass where the ring is too long for one."""
 FIRST_TOLERANCE = 0.75
 """Batches that short may be disturbed: only a clock that is off by a factor is refused by them."""
-VERIFIED_BEFORE, VERIFIED_AFTER, VERIFIED_LAST = 1_000_003, 2_000_003, 3_000_017
+VERIFIED_BEFORE, VERIFIED_AFTER, VERIFIED_LAST, VERIFIED_BESIDE = 1_000_003, 2_000_003, 3_000_017, 3_500_017
 """Added to a launch's seed for the contents of verification: far from those that are timed."""
 AGAIN, RETAKEN = 1_500_001, 40_000_003
 """Added to those once for each time that the cell has been set up in this launch before, and where the main figure is taken again."""
@@ -88,10 +88,10 @@ class Figures:
             main, us = self.main, self.main.us
             once = self._pass_of(self.session.least_side_sample_us)
         main = self._proved(main, once)
-        frame = Frame(self.ready, self.session.floors([grid for grid in self.bench.grids if grid] or [ONE_PROGRAM]))
+        frame = Frame(self.ready, self.session.floors([grid or ONE_PROGRAM for grid in self.bench.grids] or [ONE_PROGRAM]))
         found = _told(main, frame)
         if self.beside:
-            found += Beside(frame, us).readings()
+            found += Beside(frame, us, self._seed + VERIFIED_BESIDE).readings()
         if self.beside or self.ready.proves:
             verify(self.bench, once, self._seed + VERIFIED_LAST)
         return found

@@ -68,15 +68,18 @@ def _link(bench: Bench, slot: int, feed: Mapping[str, str], carried: Inputs) -> 
     return call
 
 
-def time_single(session: ClockSession, program: Program) -> Sampled:
+def time_single(session: ClockSession, program: Program, evictions: int) -> Sampled:
     """One replay of a graph of one call, between two marks on an idle device, its data evicted before: us.
+
+    Args:
+        evictions: how often the cache is filled before each.
 
     Raises:
         InvalidTiming: negative_time or no_valid_samples.
     """
     graph = program.graphs[0]
     budget_s, window = session.settings.side_budget_s, session.settings.side_window
-    return session.sample(lambda count: session.take_cold(graph, 1, count), 1, budget_s, window=window)
+    return session.sample(lambda count: session.take_cold(graph, 1, count, evictions), 1, budget_s, window=window)
 
 
 def eager_steps(bench: Bench, us: float, settings: ClockSettings) -> tuple[Step, ...]:

@@ -159,6 +159,10 @@ class Bench:
         if self.changing:
             self.ring.fill(self.contents, self.subject, self.changing)
 
+    def restore(self, slot: int) -> None:
+        """Give one slot all of the content it began with."""
+        self.ring.load(slot, self.subject.inputs(self.contents[slot % len(self.contents)]))
+
     def call(self, slot: int) -> Call:
         """The call of the variant on one slot, as a user makes it."""
         return functools.partial(self.subject.variant.call, **self.ring.inputs(slot))

@@ -65,7 +65,9 @@ GRAPH1 = Taken("graph_single/1", Cache.COLD, LaunchMode.GRAPH1)
 EAGER = Taken("eager/3", Cache.COLD, LaunchMode.EAGER, Clock.HOST)
 
 
-_OVER_THE_RING = {taken.method for taken in (RING, CYCLE, PHASE, EAGER)}
+_PROVED = {taken.method for taken in (RING, CYCLE, PHASE)}
+_GROWN = _PROVED | {taken.method for taken in (EAGER, GRAPH1, SERVING)}
+"""Those that are taken with a ring, or after fillings of the cache, so many times as large or as often as the cache asks for."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Frame:
             "clock": str(taken.clock),
             "data": self.bench.subject.kernel.data,
             "data_hash": self.bench.data_hash,
-            "evidence": self._evidence(shape),
+            "evidence": self._evidence(taken, shape),
         }
 
     def _method(self, taken: Taken, shape: Shape | None) -> str:
@@ -106,11 +108,11 @@ class Frame:
         of the ring outlives a pass."""
         growth = self.ready.plan.growth
         evicted = "-evicted" if shape is not None and shape.evictions else ""
-        grown = f"x{growth}" if growth > 1 and (evicted or taken.method in _OVER_THE_RING) else ""
+        grown = f"x{growth}" if growth > 1 and (evicted or taken.method in _GROWN) else ""
         return f"{taken.method}{evicted}{grown}"
 
-    def _evidence(self, shape: Shape | None) -> dict[str, Any]:
-        proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code)
+    def _evidence(self, taken: Taken, shape: Shape | None) -> dict[str, Any]:
+        proof = self.session.facts.proof(str(self.bench.subject.cell), self.ready.code) if taken.method in _PROVED else None
         found = {
             "ring": shape.slots if shape else self.bench.slots,
             "nodes": shape.nodes if shape else None,

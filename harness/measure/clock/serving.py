@@ -62,7 +62,7 @@ def activations_of(subject: Subject, layout: Inputs) -> tuple[str, ...]:
 
 
 def plan_serving(
-    subject: Subject, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int, most: int | None
+    subject: Subject, one: Footprint, layout: Inputs, limits: Limits, settings: ClockSettings, room: int, most: int | None, growth: int
 ) -> ServingPlan | None:
     """The smallest ring in which state and weights are cold; None for a call without activations.
 
@@ -73,6 +73,7 @@ def plan_serving(
         layout: inputs of one call, on `meta`.
         room: bytes of memory that measuring with it, one program at a time, may take.
         most: slots that it may have, where the cache is filled between samples; None where not.
+        growth: how many times the ring in which everything is cold had to be enlarged to be so.
 
     Raises:
         KernelFileError: an activation is no input.
@@ -84,7 +85,7 @@ def plan_serving(
     traffic = Traffic(cold, 0)
     if cold < settings.serving_fraction * one.touched:
         return ServingPlan(0, traffic, named)
-    slots = plan_ring(cold, limits, settings.cache_multiples).slots
+    slots = plan_ring(cold, limits, settings.cache_multiples, growth).slots
     slots = slots if most is None else min(slots, most)
     return ServingPlan(slots, traffic, named) if estimate_bytes(one, slots) <= room else ServingPlan(0, traffic, named, Reason.MEMORY)
 

@@ -244,8 +244,11 @@ class ClockSession:
         check_elapsed(elapsed)
         return Batch(tuple(us / calls for us in elapsed[1:]), device.elapsed_us(begins[0], begins[-1]), wall_us)
 
-    def take_cold(self, graph: Graph, calls: int, count: int) -> list[float]:
+    def take_cold(self, graph: Graph, calls: int, count: int, evictions: int = 1) -> list[float]:
         """Time single replays of a graph on an idle device, with everything evicted before each: us a call.
+
+        Args:
+            evictions: how often the cache is filled before each, with other data in turn.
 
         Raises:
             InvalidTiming: negative_time or no_valid_samples.
@@ -254,7 +257,8 @@ class ClockSession:
         self.keep_warm()
         elapsed: list[float] = []
         for _ in range(count):
-            self.eviction.replay()
+            for eviction in self.evictions(evictions):
+                eviction.replay()
             device.synchronize()
             begin = device.mark()
             graph.replay()

@@ -78,7 +78,7 @@ def set_up(subject: Subject, session: ClockSession, code: str, growth: int, *, b
     if estimate_bytes(one, plan.slots, PROGRAMS) > room or (proves and growth > 1 and not doubles):
         return None
     most = settings.most_nodes if cut else None
-    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room, most)
+    serving = plan_serving(subject, one, _layout(subject), device.limits, settings, room, most, growth)
     allocated = max(doubled if doubles else plan.slots, serving.slots if serving else 0)
     spare = room - estimate_bytes(one, allocated, PROGRAMS)
     bench = make_bench(subject, session, plan.slots, session.seed, settings.contents, allocated=allocated, spare_bytes=spare)

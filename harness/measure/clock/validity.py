@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from harness.authoring.model import Traffic
-from harness.measure.clock.ceilings import Ceilings
 from harness.measure.clock.ring import RingPlan
+
+if TYPE_CHECKING:
+    from harness.measure.clock.ceilings import Ceilings
 
 
 class Reason(StrEnum):

@@ -2,7 +2,7 @@
 
 A sample of slots gets content that no call has seen. The same steps are then made eagerly on a copy in other memory, and
 what the replay wrote must be what they gave. So a replay that does nothing, an answer remembered by pointer or by content,
-state that does not advance and a cursor that stands still are all found.
+state that does not advance and a cursor that stands still are all found. The slots have the content that is timed again afterwards.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def verify(bench: Bench, program: Program, seed: int) -> None:
     for i, slot in enumerate(slots):
         bench.scratch.load(0, bench.subject.inputs(seed + i))
         _compare_slot(bench, program, slot)
+    for slot in slots:
+        bench.restore(slot)
     bench.reset()
 
 

@@ -24,10 +24,10 @@ def readings_of(kernel, **options):
     return {r.metric: r for r in time_cell(subject_of(kernel), session, **options)}
 
 
-def planned(kernel, room=MIB, most=None):
+def planned(kernel, room=MIB, most=None, growth=1):
     subject, limits = subject_of(kernel), session_on().device.limits
     layout = kernel.make_inputs(subject.case, Generator(0, "meta"))
-    return plan_serving(subject, footprint_of(subject), layout, limits, QUICK, room, most)
+    return plan_serving(subject, footprint_of(subject), layout, limits, QUICK, room, most, growth)
 
 
 def test_its_time_lies_between_the_warm_and_the_cold_one():

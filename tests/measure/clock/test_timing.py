@@ -3,14 +3,33 @@
 import functools
 import json
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
+import torch
+from fake_device import FakeDevice, FakeGraph, Script
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from toys import BYTES, CARRIED, CYCLE, LENGTH, QUICK, SCALE, STATE, double, phase_cost, session_on, subject_of, with_call, with_variant
+from toys import (
+    BYTES,
+    CARRIED,
+    CYCLE,
+    LENGTH,
+    QUICK,
+    SCALE,
+    STATE,
+    double,
+    phase_cost,
+    session_on,
+    subject_of,
+    weighted,
+    with_call,
+    with_variant,
+)
 
-from harness import Traffic
+from harness import Case, Traffic
 from harness.measure.clock import ClockSession, LeaseFacts, time_cell, time_main
+from harness.measure.clock.beside import Beside
 from harness.measure.clock.figures import Figures
 from harness.measure.clock.program import Bench
 from harness.measure.clock.set_up import footprint_of
@@ -552,3 +571,132 @@ def test_an_input_that_may_change_and_that_the_case_does_not_have_is_no_hindranc
     variants = {name: replace(variant, mutates=("absent",)) for name, variant in SCALE.variants.items()}
     readings, _ = measured(replace(SCALE, variants=variants))
     assert readings["latency_us"].value == pytest.approx(COLD_US, rel=0.02)
+
+
+def by_content(operation):
+    """A call takes 70 us, and up to a tenth more or less by what is in it."""
+    inputs = [t for t in operation.tensors if t.dtype == torch.float32 and t.numel() == LARGE]
+    return 70.0 * (1 + 0.1 * float(inputs[0][0])) if inputs else None
+
+
+LARGE = 8192
+
+
+def test_both_sides_of_a_pair_are_timed_on_the_content_that_the_record_names():
+    large = replace(SCALE, cases=[Case(N=LARGE, dtype="fp32", tags="smoke")], traffic=lambda case: Traffic(4 * LARGE, 4 * LARGE))
+    base, head = (session_on(cost_us=by_content, memory_bytes=64 << 20, graph_gap_us=0.0, mark_us=0.0) for _ in range(2))
+    (first, *_) = time_cell(subject_of(large), base, beside=False, main=time_main(subject_of(large), base))
+    head.facts = base.facts
+    (later, *_) = time_cell(subject_of(large), head, beside=False)
+    contents = [subject_of(large).inputs(base.seed + slot)["x"] for slot in range(first.columns["evidence"]["ring"])]
+    named = statistics.fmean(70.0 * (1 + 0.1 * float(x[0])) for x in contents)
+    assert [named, named] == [pytest.approx(reading.value, rel=1e-3) for reading in (first, later)]
+    assert ("graph_ring/2", True) == (first.columns["method"], first.columns["converged"])
+    assert first.columns["data_hash"] == later.columns["data_hash"]
+
+
+class WithoutGrids(FakeDevice):
+    """A device whose driver does not tell the grids of a graph's kernels."""
+
+    def capture(self, calls, pool):
+        graph = super().capture(calls, pool)
+        graph.__class__ = GridlessGraph
+        return graph
+
+
+class GridlessGraph(FakeGraph):
+    @property
+    def grids(self):
+        return (None,) * self.nodes
+
+
+@pytest.mark.parametrize("device", [FakeDevice, WithoutGrids], ids=["grids known", "unknown"])
+def test_every_kernel_of_a_call_counts_for_the_floor(device):
+    five = with_call(SCALE, lambda x: (x * 2).mul_(1.0).mul_(1.0).mul_(1.0).mul_(1.0))
+    session = session_on(device(Script(bandwidth_gbps=20.0, cache_gbps=200.0)))
+    found = {r.metric: r for r in time_cell(subject_of(five), session, beside=False)}
+    assert found["latency_us"].columns["evidence"]["floors"]["empty_us"] == pytest.approx(5 * 0.7, rel=0.02)
+    assert (Status.SKIPPED, "launch_bound") == (found["gbps"].status, found["gbps"].reason)
+
+
+def test_a_unit_without_memory_to_measure_its_bandwidth_is_no_fault_of_the_code():
+    readings, _ = measured(SCALE, fresh=True, memory_bytes=200 << 10)
+    assert reason_of(readings) == "memory"
+    assert "free the unit's memory" in readings["latency_us"].reason
+
+
+class Failing:
+    """The call of STATE, which fails where it is captured for the second time in a row with the same state: in a warm or chained
+    figure."""
+
+    def __init__(self, error):
+        self.error, self.captured = error, None
+
+    def __call__(self, x, state):
+        mode = _get_current_dispatch_mode()
+        if mode is not None and not mode.eager:
+            if self.captured == state.data_ptr():
+                raise self.error
+            self.captured = state.data_ptr()
+        state.mul_(0.5)
+        state.add_(x)
+        return state * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RuntimeError("no such layout"), Status.INVALID, "not_capturable: the calls of this figure cannot be captured: no such layout"),
+        (torch.OutOfMemoryError("1 GiB"), Status.SKIPPED, "memory"),
+    ],
+    ids=["refused", "memory"],
+)
+def test_a_call_that_fails_for_a_figure_beside_spoils_that_figure_alone(error, status, reason):
+    readings, _ = measured(with_call(STATE, Failing(error)))
+    alone, _ = measured(STATE)
+    assert readings["latency_us"].value == pytest.approx(alone["latency_us"].value, rel=0.01)
+    assert (status, reason) == (readings["latency_warm_us"].status, readings["latency_warm_us"].reason)
+    assert readings["eager_us"].status is Status.OK
+
+
+def test_replays_that_do_nothing_for_a_figure_beside_are_found(monkeypatch):
+    session, dead = session_on(), []
+    session.device.script.replay_computes = lambda replays: not dead
+    take = Beside.readings
+
+    def readings(self):
+        dead.append(True)
+        try:
+            return take(self)
+        finally:
+            dead.clear()
+
+    monkeypatch.setattr(Beside, "readings", readings)
+    found = {r.metric: r for r in time_cell(subject_of(SCALE), session)}
+    assert found["latency_us"].status is Status.OK
+    assert ["unwritten_output"] * 2 == [found[metric].reason.partition(":")[0] for metric in ("latency_warm_us", "graph1_us")]
+
+
+def test_of_code_that_keeps_what_it_loads_no_figure_is_called_cold_by_filling_the_cache():
+    session = session_on()
+    found = {r.metric: r for r in time_cell(subject_of(SCALE), session, keeps=True)}
+    assert (Status.OK, "cold") == (found["latency_us"].status, found["latency_us"].columns["cache"])
+    left_out = [found[metric] for metric in ("graph1_us", "eager_us", "enqueue_us")]
+    assert [(Status.SKIPPED, "not_cold")] * 3 == [(r.status, r.reason) for r in left_out]
+
+
+def test_a_single_replay_and_the_serving_ring_are_enlarged_with_the_ring():
+    options = {"memory_bytes": 64 << 20, "enqueue_us": 0.01, "cache_gbps": 1.2}
+    honest, _ = measured(weighted(), fresh=True, **options)
+    found, _ = measured(weighted(), fresh=True, cache_bytes=80 << 10, claimed_cache_bytes=16 << 10, **options)
+    growth = found["latency_us"].columns["method"].removeprefix("graph_ring/2")
+    assert growth in ("x2", "x4", "x8")
+    for metric, method in (("graph1_us", "graph_single/1"), ("latency_serving_us", "graph_serving/2")):
+        assert found[metric].columns["method"] == method + growth
+        assert found[metric].value == pytest.approx(honest[metric].value, rel=0.03)
+
+
+def test_only_what_the_proof_is_about_shows_it():
+    readings, _ = measured(weighted(), memory_bytes=64 << 20)
+    shown = {metric for metric, r in readings.items() if (r.columns.get("evidence") or {}).get("doubled") is not None}
+    assert {"latency_us", "gbps", "percent_of_ceiling", "percent_of_peak"} == shown

@@ -5,6 +5,7 @@ from toys import CYCLE, SCALE, STATE, session_on, subject_of
 from harness.measure.clock.program import ADVANCE, make_bench
 from harness.measure.clock.validity import InvalidTiming, Reason
 from harness.measure.clock.verify import sampled_slots, verify, verify_cursor
+from harness.measure.data import content_hash
 
 
 def bench_of(kernel, slots=5):
@@ -63,6 +64,16 @@ def test_state_that_one_visit_fails_to_advance_is_found():
     program = bench.capture(bench.one_pass, 2)
     program.steps = program.steps * 2
     assert reason_of(verify, bench, program, 100) in (Reason.STATE_DIFFERS, Reason.REPLAY_DIFFERS)
+
+
+@pytest.mark.parametrize("slots", [2, 5], ids=["fewer than contents", "more"])
+@pytest.mark.parametrize("kernel", [SCALE, STATE], ids=["functional", "in place"])
+def test_verification_leaves_every_slot_the_content_it_had(kernel, slots):
+    bench = bench_of(kernel, slots)
+    before = [content_hash(bench.ring.inputs(slot)) for slot in range(slots)]
+    verify(bench, bench.capture(bench.one_pass), seed=100)
+    assert before == [content_hash(bench.ring.inputs(slot)) for slot in range(slots)]
+    assert bench.data_hash == before[0]
 
 
 def test_verification_leaves_state_as_the_ring_began():
