@@ -78,7 +78,7 @@ class Beside:
         passes = 1 if evictions else self._repetitions(bench.slots)
         warm = self._captured("latency_warm_us", lambda: bench.capture((0,), self._repetitions(1))) if self._fits_cache() else None
         chain = self._captured("chained_us", lambda: capture_chain(bench, passes, evictions))
-        single = None if self.frame.ready.keeps else self._captured("graph1_us", lambda: bench.capture((0,)))
+        single = self._captured("graph1_us", lambda: bench.capture((0,))) if self._fillings_empty else None
         return _Programs(single, warm, self._capture_serving(), chain)
 
     def _captured(self, metric: str, capture: Callable[[], Program | None]) -> Captured:
@@ -93,6 +93,11 @@ class Beside:
     def _repetitions(self, unit: int) -> int:
         return calls_per_sample(self.us, unit, self._session.least_side_sample_us)
 
+    @property
+    def _fillings_empty(self) -> bool:
+        """Whether filling the cache displaces what a call left there."""
+        return not self.frame.ready.keeps and self._session.filling.displaces
+
     def _fits_cache(self) -> bool:
         return is_warm(self.frame.ready.plan.touched, self._session.device.limits, self._session.settings.warm_fraction)
 
@@ -104,7 +109,7 @@ class Beside:
         return self._captured("latency_serving_us", lambda: capture_serving(self._bench, plan, self.us, least_us, evictions))
 
     def _single(self, program: Captured) -> list[Reading]:
-        """One replay of one call; of code that keeps what it loads none is cold, since filling the cache does not displace that."""
+        """One replay of one call, cold where filling the cache empties it."""
         if program is None:
             return [self._skipped("graph1_us", Reason.NOT_COLD)]
         if isinstance(program, Reading):
@@ -157,7 +162,7 @@ class Beside:
             steps = eager_steps(self._bench, self.us, self._session.settings)
             used = Shape(len(set(steps) - {ADVANCE}), None, 0)
             apart = (used.slots - 1) * plan.touched >= self._session.settings.cache_multiples * plan.cache_bytes
-            if self.frame.ready.keeps and not apart:
+            if not (apart or self._fillings_empty):
                 return [self._skipped(metric, Reason.NOT_COLD) for metric in ("eager_us", "enqueue_us")]
             taken = EAGER if apart or self._bench.cycle is None else replace(EAGER, cache=Cache.WARM)
             eager, enqueue = time_eager(self._bench, self._session, steps, plan.growth)

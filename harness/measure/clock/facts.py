@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.measure.clock.canaries import Canary
 from harness.measure.clock.ceilings import Ceilings
+from harness.measure.clock.filling import Filling
 from harness.measure.clock.floors import CellFloors, ClockFloors
 
 
@@ -39,6 +40,7 @@ class LeaseFacts:
     Args:
         clock: the clock's tick and floors.
         ceilings: the unit's own bandwidth.
+        filling: whether filling the cache empties it.
         floors: by the grids of a call.
         rings: by cell, then by the code that it ran: other code may leave other things in the cache. All of a cell's are made alike.
         canaries: those of the lease in hand in the order taken: before and after each launch that has handed on what it found.
@@ -46,6 +48,7 @@ class LeaseFacts:
 
     clock: ClockFloors | None = None
     ceilings: Ceilings | None = None
+    filling: Filling | None = None
     floors: dict[str, CellFloors] = field(default_factory=dict)
     rings: dict[str, dict[str, RingProof]] = field(default_factory=dict)
     canaries: list[Canary] = field(default_factory=list)
@@ -63,6 +66,7 @@ class LeaseFacts:
         return {
             "clock": asdict(self.clock) if self.clock else None,
             "ceilings": asdict(self.ceilings) if self.ceilings else None,
+            "filling": asdict(self.filling) if self.filling else None,
             "floors": {key: found.to_json() for key, found in self.floors.items()},
             "rings": {cell: {code: asdict(proof) for code, proof in proofs.items()} for cell, proofs in self.rings.items()},
             "canaries": [asdict(canary) for canary in self.canaries],
@@ -78,6 +82,7 @@ class LeaseFacts:
         return cls(
             clock=ClockFloors(**data["clock"]) if data["clock"] else None,
             ceilings=Ceilings(**data["ceilings"]) if data["ceilings"] else None,
+            filling=Filling(**data["filling"]) if data["filling"] else None,
             floors={key: CellFloors.from_json(found) for key, found in data["floors"].items()},
             rings={cell: {code: RingProof(**proof) for code, proof in proofs.items()} for cell, proofs in data["rings"].items()},
             canaries=[Canary(**canary) for canary in data["canaries"]],

@@ -255,6 +255,8 @@ class Figures:
             uses = f"{len(main.slots)} of {self.ready.plan.slots} buffers are touched by {main.calls} calls"
             between = f"{reuse} bytes between two uses of one, the cache filled {len(main.between)} times between samples"
             raise InvalidTiming(Reason.NOT_COLD, f"{uses}, {between}")
+        if self._evictions:
+            self.session.filling.check()
 
     def _check_peak(self, cold: Sampled) -> None:
         check_peak(cold.us, self.bench.subject.traffic, self.session.ceilings, self.session.settings.ceiling_margin)

@@ -14,6 +14,7 @@ from harness.measure.clock.ceilings import Ceilings, measure_ceilings
 from harness.measure.clock.device import Call, Graph, Grid, TimedDevice
 from harness.measure.clock.estimate import is_accurate
 from harness.measure.clock.facts import LeaseFacts
+from harness.measure.clock.filling import Filling, measure_filling
 from harness.measure.clock.floors import CellFloors, ClockFloors, grid_text, measure_cell, measure_clock
 from harness.measure.clock.sampling import Sampled, Sampler
 from harness.measure.clock.settings import ClockSettings
@@ -84,6 +85,7 @@ class ClockSession:
             try:
                 assert self.clock
                 assert self.ceilings
+                assert self.filling
             except InvalidTiming as breach:
                 self.fault = breach
 
@@ -100,6 +102,13 @@ class ClockSession:
         if self.facts.ceilings is None:
             self.facts.ceilings = measure_ceilings(self)
         return self.facts.ceilings
+
+    @property
+    def filling(self) -> Filling:
+        """Whether filling the cache empties it, measured when first asked for."""
+        if self.facts.filling is None:
+            self.facts.filling = measure_filling(self)
+        return self.facts.filling
 
     def floors(self, grids: Sequence[Grid]) -> CellFloors:
         """Floors of a call that launches kernels of these grids, measured when first asked for."""

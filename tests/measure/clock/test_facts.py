@@ -4,11 +4,13 @@ import pytest
 
 from harness.measure.clock.ceilings import Ceilings
 from harness.measure.clock.facts import LeaseFacts, RingProof
+from harness.measure.clock.filling import Filling
 from harness.measure.clock.floors import CellFloors, ClockFloors
 
 FULL = LeaseFacts(
     clock=ClockFloors(0.032, 1.8, 0.67, 9.6, 21.0),
     ceilings=Ceilings(4300.0, 4550.0),
+    filling=Filling(5.3, 5.4, 4.5),
     floors={"1,1,1": CellFloors(("1,1,1",), 0.67, 1.1)},
     rings={
         "k/v/N=8,dtype=fp32@h200": {"0f": RingProof(4, 0, 1.79, 1.80, 0.0056), "1e": RingProof(4, 0, 1.70, 1.70, 0.0)},

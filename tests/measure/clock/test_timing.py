@@ -222,6 +222,7 @@ def launched(kernels, *, first, known_by):
     session = session_on(cost_us=phase_cost)
     if not first:
         session.facts = LeaseFacts.from_json(json.loads(json.dumps(known_by.facts.to_json())))
+    assert session.eviction, "captured for the warm-up before a launch's canary"
     session.know_unit()
     before = len(session.device.captured)
     captured, measure = [], session.measure
