@@ -32,7 +32,7 @@ class Flavour(StrEnum):
 
 
 class ServerLost(Exception):
-    """The fork server ended by itself; the text is the end of its log."""
+    """The fork server ended by itself, or did not answer and was ended; the text says which, and has the end of its log."""
 
 
 class Launch:
@@ -124,11 +124,11 @@ class ForkServer:
         """Fork a child that runs the launch described by the file `spec`.
 
         Raises:
-            ServerLost: the server is gone or does not answer.
+            ServerLost: the server is gone. One that does not answer is ended, lest it start the launch beside its repetition.
         """
         launch = Launch(name)
-        self.wait_ready()
         with self._lock:
+            self.wait_ready()  # whoever had the lock may have ended it
             self._launches[name] = launch
             try:
                 socket.send_fds(self._channel, [json.dumps({"launch": name, "spec": str(spec)}).encode()], [records, log])
@@ -146,7 +146,7 @@ class ForkServer:
         """Return when the server has imported what its launches need.
 
         Raises:
-            ServerLost: it ended before, or took over two minutes.
+            ServerLost: it ended before, or took over two minutes and was ended.
         """
         self._wait(self._ready)
 
@@ -165,7 +165,12 @@ class ForkServer:
         self._channel.close()
 
     def _wait(self, event: threading.Event) -> None:
-        if not event.wait(START_TIMEOUT_S) or self._lost.is_set():
+        if not event.wait(START_TIMEOUT_S):
+            self._process.kill()  # its launches end with it; those in its queue never begin
+            self._lost.set()  # its channel may stay open for as long as something that it started lives
+            self._ready.set()
+            raise ServerLost(f"it did not answer within {START_TIMEOUT_S:g} s: {self._tail()}")
+        if self._lost.is_set():
             raise ServerLost(self._tail())
 
     def _tail(self) -> str:
