@@ -18,10 +18,15 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from harness.devices.processes import adopt_orphans, children, die_with_parent
+
+AHEAD_S = 60.0
+"""How long compiling the engine's own kernels may take: a few seconds, where nothing hangs."""
+POLL_S = 0.02
 
 
 def _preload(kind: str, *ahead: str) -> None:
@@ -37,7 +42,7 @@ def _preload(kind: str, *ahead: str) -> None:
     from harness.measure.environment import lock_digest
 
     del pytest, triton, pytest_benchmark
-    compiling = _compile_ahead(*ahead) if ahead else None
+    compiling, began = _compile_ahead(*ahead) if ahead else None, time.monotonic()
     lock_digest()  # reads the metadata of every installed package
     triton_key()  # hashes Triton itself, which every look into its cache needs
     if kind in ("static", "gpu"):
@@ -56,7 +61,7 @@ def _preload(kind: str, *ahead: str) -> None:
         import harness.measure.timing  # noqa: F401
     torch.set_num_threads(1)
     if compiling is not None:
-        os.waitpid(compiling, 0)
+        _await(compiling, began + AHEAD_S)
 
 
 def _compile_ahead(device: str, cache: str) -> int:
@@ -66,6 +71,7 @@ def _compile_ahead(device: str, cache: str) -> int:
     if pid == 0:
         status = 1
         try:
+            os.setsid()  # what it starts can be ended with it
             die_with_parent()
             from harness.devices.table import load_devices
             from harness.measure.ahead import compile_engine
@@ -77,6 +83,17 @@ def _compile_ahead(device: str, cache: str) -> int:
         finally:
             os._exit(status)
     return pid
+
+
+def _await(child: int, until: float) -> None:
+    """Return when a child has ended; one that has not by then is killed with its session: launches can do without it."""
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > until:
+            sys.stderr.write(f"compiling the engine's own kernels ahead did not end within {AHEAD_S:g} s: launches compile them\n")
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return
+        time.sleep(POLL_S)
 
 
 class Server:

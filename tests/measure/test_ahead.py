@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +73,26 @@ def test_what_cannot_be_compiled_is_said_and_left_to_the_launches(tmp_path):
     done = run(AHEAD, "cpu", tmp_path)
     assert done.stdout != "0\n"
     assert "compile for device cpu" in done.stderr
+
+
+HANGS = """
+import os, subprocess, sys, time
+from harness.measure import ahead, server
+def hang(device, cache):
+    cache.write_text(str(subprocess.Popen(["sleep", "600"]).pid))  # as ptxas would
+    time.sleep(600)
+ahead.compile_engine, server.AHEAD_S = hang, float(sys.argv[3])
+server._preload("interpreter", *sys.argv[1:3])
+"""
+
+
+def test_a_compile_that_hangs_is_ended_with_what_it_started_and_the_server_goes_on(tmp_path):
+    note = tmp_path / "pid"
+    command = [sys.executable, "-c", HANGS, "h200", str(note), "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "compiling the engine's own kernels ahead did not end within 4 s: launches compile them" in done.stderr
+    status = Path(f"/proc/{note.read_text()}/stat")
+    assert not status.exists() or status.read_text().rpartition(") ")[2].startswith("Z")
 
 
 @pytest.mark.gpu
