@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from harness.authoring.workspace import Workspace
     from harness.commands._budget import Budgeted
+    from harness.dispatch.journal import Journal
     from harness.dispatch.protocol import Dispatcher
     from harness.dispatch.run import Outcome
     from harness.plan.matrix import Filters
@@ -103,7 +104,7 @@ def command(
     folder = workspace.runs_dir / run_id
     filters = Filters(kernels, devices, kinds, variants, cases)
     limited = None
-    with nullcontext() if dry_run else _prepared(carrier, folder, filters, before):
+    with nullcontext() if dry_run else _prepared(carrier, folder, filters, before) as journal:
         if before:
             plan, run = _resumed(workspace, before), before
             required = required or run["options"]["require"]
@@ -121,7 +122,7 @@ def command(
     if dry_run:
         _show(plan, limited, carrier, output, folder)
         return 0
-    outcome = _execute(plan, run, workspace, store, carrier, required, output, limited)
+    outcome = _execute(plan, run, workspace, store, carrier, required, output, limited, journal)
     _report(outcome, output, limited)
     return outcome.exit_code
 
@@ -166,12 +167,14 @@ def _show(plan: Plan, limited: Budgeted | None, dispatcher: Dispatcher, output: 
     show_plan(remainder(plan, folder), output)
 
 
-def _prepared(dispatcher: Dispatcher, folder: Path, filters: Filters, before: dict[str, Any] | None) -> AbstractContextManager[None]:
+def _prepared(
+    dispatcher: Dispatcher, folder: Path, filters: Filters, before: dict[str, Any] | None
+) -> AbstractContextManager[Journal | None]:
     """See `prepared`: for what the filters leave or, of a run that is resumed, for what is left of it.
 
     Raises:
         UnknownNameError: a device that is none.
-        HarnessError: a line of the journal cannot be read.
+        HarnessError: a line of the journal cannot be read, or another process writes the run.
     """
     from harness.devices.table import load_devices, resolve_devices
     from harness.dispatch.run import prepared
@@ -188,10 +191,10 @@ def _left(run: dict[str, Any], folder: Path) -> tuple[set[str], set[str]]:
     Raises:
         HarnessError: a line of the journal cannot be read.
     """
-    from harness.dispatch.journal import read_entries
+    from harness.dispatch.journal import JOURNAL, read_entries
     from harness.records import Cell, Status
 
-    _, entries = read_entries(folder / "journal.jsonl")
+    _, entries = read_entries(folder / JOURNAL)
     known = {(first.kind, str(first.cell)) for first, *_ in entries if not Status(first.status).resumable}
     left = [(e["kind"], e["cell"]) for e in run["expected"] if (e["kind"], e["cell"]) not in known]
     return {Cell.parse(cell).device for _, cell in left}, {kind for kind, _ in left}
@@ -223,6 +226,7 @@ def _execute(
     required: list[str],
     output: str,
     limited: Budgeted | None,
+    journal: Journal | None,
 ) -> Outcome:
     from harness.commands._progress import Progress
     from harness.dispatch.run import execute
@@ -236,7 +240,9 @@ def _execute(
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
         if limited is not None:
             progress.say(f"budget {duration_text(limited.seconds)}: {limited.note}")
-        outcome = execute(plan, dispatcher, store, run, folder, require=required, observe=progress.observe, budget_s=seconds)
+        outcome = execute(
+            plan, dispatcher, store, run, folder, require=required, observe=progress.observe, budget_s=seconds, journal=journal
+        )
         if dispatcher.dropped:
             progress.say(f"{dispatcher.dropped} messages of attempts that were given up, or no messages at all, were not taken")
         return outcome

@@ -15,6 +15,9 @@ from pathlib import Path
 from harness.errors import HarnessError, Undecided
 from harness.records import Record
 
+JOURNAL = "journal.jsonl"
+"""Its name in a run's folder."""
+
 
 class Journal:
     """The journal of one run, locked against a second writer.

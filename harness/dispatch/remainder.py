@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.dispatch.blocks import Answer, torn
-from harness.dispatch.journal import read_entries
+from harness.dispatch.journal import JOURNAL, read_entries
 from harness.plan.jobs import Job, narrowed
 from harness.plan.plan import Plan
 from harness.records import Record, Status
@@ -43,7 +43,7 @@ def remainder(plan: Plan, folder: Path) -> Plan:
     Raises:
         HarnessError: a line of the journal cannot be read.
     """
-    _, entries = read_entries(folder / "journal.jsonl")
+    _, entries = read_entries(folder / JOURNAL)
     jobs = []
     for job in unfinished(plan.jobs, answers(plan.jobs, entries)):
         waiting = {cell for turn in job.turns for cell in turn.cells}

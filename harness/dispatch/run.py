@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import harness
 from harness.dispatch.blocks import torn, why_torn
 from harness.dispatch.derive import speedups
-from harness.dispatch.journal import Journal
+from harness.dispatch.journal import JOURNAL, Journal
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
 from harness.dispatch.remainder import answer_of, answers, unfinished
 from harness.errors import HarnessError
@@ -100,17 +100,31 @@ def _jobs_digest(jobs_dir: Path) -> str:
 
 
 @contextmanager
-def prepared(dispatcher: Dispatcher, folder: Path, devices: Collection[str] | None, kinds: Collection[str] | None) -> Iterator[None]:
+def prepared(
+    dispatcher: Dispatcher, folder: Path, devices: Collection[str] | None, kinds: Collection[str] | None
+) -> Iterator[Journal | None]:
     """Let the dispatcher start what it can while the block plans the run, whose folder is made for it.
 
     Where the block raises, what was started ends, and a folder that was not there before is gone again.
+
+    Yields:
+        The journal of a run that is resumed, for `execute`: locked before anything is started, since whoever writes the run uses the
+        same folder. None where there is none yet.
+
+    Raises:
+        HarnessError: the run is being written by another process, or a line of its journal cannot be read.
     """
     resumed = folder.exists()
+    journal: Journal | None = None
     try:
+        if (folder / JOURNAL).exists():
+            journal = Journal(folder / JOURNAL)
         dispatcher.prepare(folder / "scratch", devices, kinds)
-        yield
+        yield journal
     except BaseException:
         dispatcher.close()
+        if journal is not None:
+            journal.close()
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -126,6 +140,7 @@ def execute(
     require: Sequence[str] = (),
     observe: Callable[[Event], None] = lambda event: None,
     budget_s: float | None = None,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Run what the journal in `folder` does not hold yet, and write the result.
 
@@ -135,6 +150,7 @@ def execute(
         require: devices that must be measured for exit 0.
         observe: called with every event, for progress.
         budget_s: seconds from now in which jobs may start; what is left out ends as `cancelled`, to be resumed. None: no limit.
+        journal: the one in `folder`, which is closed in the end; opened here where it is None.
 
     Raises:
         HarnessError: the run is being written by another process, or the disk fails; what was journaled is kept.
@@ -142,7 +158,7 @@ def execute(
     allowance = None if budget_s is None else Allowance.starting_now(budget_s)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        journal = Journal(folder / "journal.jsonl")
+        journal = journal or Journal(folder / JOURNAL)
     except BaseException:
         dispatcher.close()
         raise
@@ -329,7 +345,7 @@ def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
         HarnessError: the code digest or the planned cells differ; or the run has ended and its journal is gone.
     """
     asked = f"--resume {run['run_id']}"
-    if run.get("finished_at") and not (folder / "journal.jsonl").exists():
+    if run.get("finished_at") and not (folder / JOURNAL).exists():
         raise HarnessError(asked, f"the run has ended, and its journal is not in {folder}", "resume it where it ran, or submit anew")
     digests = {HEAD: run["code_digest"]} | ({BASE: run["against"]["code_digest"]} if run["against"] else {})
     for arm, before in digests.items():

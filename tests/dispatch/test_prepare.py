@@ -11,6 +11,7 @@ import pytest
 from harness.authoring.workspace import find_workspace
 from harness.devices.units import Unit
 from harness.dispatch import worker
+from harness.dispatch.journal import JOURNAL, Journal
 from harness.dispatch.launcher import Flavour, ForkServer
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.one_unit import OneUnitDispatcher
@@ -189,3 +190,31 @@ def test_a_run_that_another_process_writes_ends_the_servers(repository, monkeypa
     with pytest.raises(HarnessError, match="another process"):
         execute(plan, dispatcher, RunStore(workspace.runs_dir), run, folder)
     assert [] == servers()
+
+
+class TestARunThatIsResumed:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        Journal(folder / JOURNAL).close()
+        return folder
+
+    def test_while_it_is_written_starts_nothing(self, dispatcher, asked, folder):
+        writer = Journal(folder / JOURNAL)
+        with pytest.raises(HarnessError, match="another process"), prepared(dispatcher, folder, None, None):
+            pytest.fail("it went on")
+        writer.close()
+        assert [] == asked
+
+    def test_is_locked_from_before_it_is_planned_until_it_ends(self, dispatcher, asked, folder):
+        with prepared(dispatcher, folder, None, None) as journal, pytest.raises(HarnessError, match="another process"):
+            Journal(folder / JOURNAL)
+        journal.close()
+        Journal(folder / JOURNAL).close()
+        assert asked
+
+    def test_is_not_locked_any_more_where_its_plan_fails(self, dispatcher, asked, folder):
+        with pytest.raises(KeyboardInterrupt), prepared(dispatcher, folder, None, None):
+            raise KeyboardInterrupt
+        Journal(folder / JOURNAL).close()
