@@ -339,10 +339,11 @@ def _signals(dispatcher: Dispatcher) -> Iterator[threading.Event]:
 
 
 def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
-    """Refuse to resume a run whose code, plan or journal is no longer the one that was started.
+    """Refuse to resume a run whose code, engine, job files, plan or journal is no longer the one that was started.
 
     Raises:
-        HarnessError: the code digest or the planned cells differ; or the run has ended and its journal is gone.
+        HarnessError: the code digest, the harness's version, the job files or the planned cells differ; or the run has ended and its
+            journal is gone.
     """
     asked = f"--resume {run['run_id']}"
     if run.get("finished_at") and not (folder / JOURNAL).exists():
@@ -353,5 +354,13 @@ def check_resumable(run: dict[str, Any], plan: Plan, folder: Path) -> None:
         if now != before:
             found = f"the {arm}'s code has digest {now[:12]} now, the run was started on {before[:12]}"
             raise HarnessError(asked, found, "submit anew; or bring back the code of the run")
+    if run.get("harness") != harness.__version__:  # two engines do not measure alike, and one run is one answer
+        started = f"harness {run['harness']}" if run.get("harness") else "a harness that is not known"
+        found = f"the run was started by {started}, this is {harness.__version__}"
+        raise HarnessError(asked, found, "submit anew; or bring that harness back")
+    if run["jobs"] != (now := _jobs_digest(plan.code.jobs_dir)):
+        before = run["jobs"][:12] if run["jobs"] else "one that is not known"
+        found = f"the job files in {plan.code.jobs_dir} have digest {now[:12]} now, the run was started under {before}"
+        raise HarnessError(asked, found, "submit anew; or bring back the job files of the run")
     if {(e["kind"], e["cell"]) for e in run["expected"]} != {(e.kind, str(e.cell)) for e in plan.expected}:
         raise HarnessError(asked, "the plan has other cells now (the harness or devices.toml changed)", "submit anew")

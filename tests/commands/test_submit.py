@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness import __version__
 from harness.commands.submit import command
 from harness.dispatch.protocol import CellDone, JobDone, LeftOut
 from harness.dispatch.stamp import Place, failure
@@ -225,6 +226,26 @@ class TestResume:
             submit("--resume", "last", option, value)
         assert f"--resume last with {option}" == error.value.asked
         assert f"leave {option} out; or leave --resume out, and start another run" == error.value.do
+
+    def refusal(self, submit, repository, **before):
+        """What is said where run.json had other values when the run was started."""
+        file = next((repository.root / ".harness/runs").rglob("run.json"))
+        file.write_text(json.dumps(json.loads(file.read_text()) | before))
+        with pytest.raises(HarnessError) as error:
+            submit("--resume", "last")
+        return error.value.found
+
+    @pytest.mark.parametrize(
+        ("before", "who"), [("0.0.1", "harness 0.0.1"), (None, "a harness that is not known")], ids=["another", "not known"]
+    )
+    def test_by_another_engine_is_refused(self, submit, two_kernels, stopped, before, who):
+        assert f"the run was started by {who}, this is {__version__}" == self.refusal(submit, two_kernels, harness=before)
+
+    @pytest.mark.parametrize(("before", "what"), [("0" * 64, "0" * 12), (None, "one that is not known")], ids=["others", "not known"])
+    def test_under_other_job_files_is_refused(self, submit, two_kernels, stopped, before, what):
+        found = self.refusal(submit, two_kernels, jobs=before)
+        assert found.startswith("the job files in ")
+        assert found.endswith(f"the run was started under {what}")
 
 
 class TestWhatIsStartedBeforeThePlan:
