@@ -23,6 +23,10 @@ class Unfit(StrEnum):
     UNIT_CHANGED = "unit_changed"
 
 
+UNCLOSED = "not_closed"
+"""Code that opens the reason of times whose launch did not come to its end: nothing vouches for the unit meanwhile."""
+
+
 def unfit(seen: Summary | None) -> str | None:
     """Why nothing that was timed meanwhile may be used: a code and what was seen; None where there is no such reason.
 

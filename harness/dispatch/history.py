@@ -47,12 +47,14 @@ class UnitHistory:
         with closing(cells):  # ends the launch that runs
             for done in cells:
                 record = next((r for r in done.records if first_canary(r)), done.records[0])
-                ended.add((record.arm, done.cell))
                 if not known and (canary := first_canary(record)):
                     known, reason = True, self._judge(context.run_id, record.environment, *canary)
-                yield replace(done, records=invalidated(done.records, reason))
+                if done.vouched or reason is not None:
+                    ended.add((record.arm, done.cell))
                 if reason is not None:
+                    yield replace(done, records=invalidated(done.records, reason), vouched=True)
                     break
+                yield done
         if reason is not None:
             yield from self._left(context, job, record, reason, ended)
 

@@ -49,11 +49,17 @@ class RunContext:
 
 @dataclass(frozen=True)
 class CellDone:
-    """A cell ended: its records, at least one."""
+    """A cell ended: its records, at least one.
+
+    Args:
+        vouched: whether they are what became of the cell. Else its launch has yet to close, and they may be taken back; only the
+            worker that runs the job sees these.
+    """
 
     job: Job
     cell: Cell
     records: tuple[Record, ...]
+    vouched: bool = True
 
 
 @dataclass(frozen=True)

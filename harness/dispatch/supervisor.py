@@ -1,7 +1,8 @@
 """Runs one job on one unit: starts launches, keeps deadlines by the monotonic clock, validates what they send.
 
-A launch that dies or hangs costs the cell in hand; the cells after it run in a fresh launch. Nothing here imports
-torch or the code under test.
+A launch that dies or hangs costs the cell in hand; the cells after it run in a fresh launch. So do the cells before it where
+they were timed: what a launch timed counts when it has closed, since only its last canary shows whether the unit was the same
+throughout. Nothing here imports torch or the code under test.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
 from harness.dispatch.blocks import spoils
-from harness.dispatch.fitness import TIMED, changed, invalidated, unfit
+from harness.dispatch.fitness import TIMED, UNCLOSED, changed, invalidated, unfit
 from harness.dispatch.launcher import ForkServer, Launch, ServerLost
 from harness.dispatch.protocol import CellDone, RunContext
 from harness.dispatch.stamp import Place, failure, stamped
@@ -37,6 +38,8 @@ FIRST_CELL_S = 120.0
 POLL_S = 0.1
 RESTARTS = 2
 """How often a turn goes on in a new fork server after losing one."""
+REPEATS = 1
+"""How often a turn times cells again of which all ended, but whose launch did not close."""
 DRAIN_S = 1.0
 MAX_LINE = 16 << 20
 READING = {"metric", "value", "status", "reason", "columns"}
@@ -55,11 +58,17 @@ class Telemetry(Protocol):
 
 @dataclass
 class Ending:
-    """How a launch ended: by itself with a status, or killed by us for a reason."""
+    """How a launch ended: by itself, or killed by us for a reason.
 
-    status: int | None = None
+    Args:
+        unclosed: cells that it had timed, and did not vouch for; they have not been yielded as vouched.
+        why: how it came to that.
+    """
+
     killed: Status | None = None
     reason: str = ""
+    unclosed: tuple[Cell, ...] = ()
+    why: str = ""
 
 
 Stretch = tuple[int, int]
@@ -96,6 +105,8 @@ class Supervisor:
     def run(self, job: Job) -> Iterator[CellDone]:
         """Yield every cell of every turn as it ends; after `cancelled`, those that are left are not yielded.
 
+        One that was timed is yielded twice: as it ends, not vouched for, and when its launch has closed.
+
         A cell of which nothing was ok in one turn, and not because of the unit, is not measured in the arm's next. One call is one
         lease of the unit: where the unit changed meanwhile, every timed cell is yielded again, without its numbers.
         """
@@ -114,14 +125,14 @@ class Supervisor:
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)
-        number = lost = 0
+        number = lost = unclosed = 0
         while remaining and not self.cancelled.is_set():
             number += 1
             name = f"{job.job_id}-{turn.position}-{number}"
-            before = len(remaining)
+            before, ending = len(remaining), Ending()
             try:
-                for done in self._launch(job, turn, name, tuple(remaining)):
-                    if done.cell in remaining:  # a cell that is taken back has ended already
+                for done in self._launch(job, turn, name, tuple(remaining), ending):
+                    if done.vouched and done.cell in remaining:  # a cell that is taken back has ended already
                         remaining.remove(done.cell)
                     yield done
             except ServerLost as error:
@@ -130,15 +141,21 @@ class Supervisor:
                     continue
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {error}")
                 return
-            if len(remaining) == before and not self.cancelled.is_set():
+            if len(remaining) < before or self.cancelled.is_set():
+                continue
+            if not ending.unclosed:
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"launch_failed: {self._log_tail(name)}")
                 return
+            unclosed += 1
+            if unclosed > REPEATS:
+                yield from self._all(job, turn, name, ending.unclosed, Status.INVALID, f"{UNCLOSED}: {ending.why}")
+                remaining = [cell for cell in remaining if cell not in ending.unclosed]
 
     def _all(self, job: Job, turn: Turn, launch: str, cells: Sequence[Cell], status: Status, reason: str) -> Iterator[CellDone]:
         for cell in cells:
             yield CellDone(job, cell, (self._failure(job, turn, cell, launch, status, reason),))
 
-    def _launch(self, job: Job, turn: Turn, name: str, cells: Sequence[Cell]) -> Iterator[CellDone]:
+    def _launch(self, job: Job, turn: Turn, name: str, cells: Sequence[Cell], ending: Ending) -> Iterator[CellDone]:
         server = self.server()
         scratch = self.context.scratch / "launches" / name
         scratch.mkdir(parents=True, exist_ok=True)
@@ -153,11 +170,11 @@ class Supervisor:
             raise
         finally:
             os.close(write)
-        ending = Ending()
         current: Cell | None = None
         last: Cell | None = None  # that ended or was put aside
         began_ns: int | None = None
         ended: list[Cell] = []
+        held: dict[Cell, CellDone] = {}  # timed, and not vouched for yet
         aside: dict[Cell, list[Stretch]] = {}
         try:
             for message in self._messages(launch, read, job, ending):
@@ -182,19 +199,29 @@ class Supervisor:
                     to_table(records, f"what {name} sent")  # a record that cannot be stored must not reach the journal
                     ended.append(cell)
                     last, current, began_ns = cell, None, None
-                    yield CellDone(job, cell, records)
+                    done = CellDone(job, cell, records)
+                    if job.kind in TIMED and any(record.status == Status.OK for record in records):
+                        held[cell] = done
+                        done = dataclasses.replace(done, vouched=False)
+                    yield done
                 elif kind == "retract":
-                    yield from self._all(job, turn, name, ended, Status.INVALID, str(message["reason"])[:300])
+                    taken_back = [cell for cell in ended if cell in held or job.kind not in TIMED]
+                    held.clear()
+                    yield from self._all(job, turn, name, taken_back, Status.INVALID, str(message["reason"])[:300])
+                elif kind == "closed":
+                    yield from held.values()
+                    held.clear()
                 else:
                     raise BadMessage(f"message of type {kind!r}")
         except Exception as error:  # whatever a launch sends, only its own cell may suffer from it
             words = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
-            ending = Ending(killed=Status.INVALID, reason=f"bad_message: {words:.300}")
+            ending.killed, ending.reason = Status.INVALID, f"bad_message: {words:.300}"
         finally:
             launch.kill()
             launch.ended.wait(5)
             os.close(read)
         is_lost = ending.killed is None and launch.ended.is_set() and launch.status is None and not self.cancelled.is_set()
+        ending.unclosed = tuple(held)
         if is_lost and last is not None:  # a launch outlives its server for some ms, and may have ended the cell that killed it
             reason = "worker_lost: the fork server ended in this cell or right after it"
             yield from self._all(job, turn, name, [last], Status.INVALID, reason)
@@ -205,8 +232,11 @@ class Supervisor:
             ahead = next((cell for cell in cells if cell not in begun), None) if ending.killed else None
             # where all have begun, or it ended by itself with something left: what it did last is to blame, unless that cell had ended
             current = ahead or (last if last in aside else None)
-        if current is not None and not self.cancelled.is_set():
-            status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
+        if self.cancelled.is_set() or (current is None and not held):
+            return
+        status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
+        ending.why = f"its launch did not come to its last canary: {reason}"
+        if current is not None:
             yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
 
     def _spec(self, job: Job, turn: Turn, cells: Sequence[Cell], server: ForkServer) -> dict[str, Any]:

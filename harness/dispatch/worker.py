@@ -110,7 +110,7 @@ class UnitWorker:
         cells = supervisor.run(job)
         if self.unit.device != INTERPRETER and job.kind in TIMED:
             cells = self._history.hold(self.context, job, cast("Generator[CellDone, None, None]", cells))
-        yield from cells
+        yield from (done for done in cells if done.vouched)
 
     def _watch(self) -> AbstractContextManager[TelemetryReader | None]:
         """The unit's telemetry; None on a slot of the interpreter, which has no sensors."""

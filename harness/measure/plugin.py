@@ -335,16 +335,20 @@ def _leave_if_void(subject: Subject, progress: Progress) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Take up what was put off; hand what was found out about the unit to the next launch; take back every figure of a launch whose
-    clock was wrong."""
+    clock was wrong; and say that the launch has closed: what it timed counts then, and not before."""
     if SESSION not in session.config.stash:
         return
     own = session.config.stash[SESSION]
     for subject, progress, rest in own.aside:
         _take_up(own, subject, progress, rest)
     timer = own.timer
-    timer.close()
-    if launch_request and timer.fault:
-        launch_request.emitter.send({"type": "retract", "reason": timer.fault})
+    try:
+        timer.close()
+    finally:
+        if launch_request and timer.fault:
+            launch_request.emitter.send({"type": "retract", "reason": timer.fault})
+    if launch_request:
+        launch_request.emitter.send({"type": "closed"})
 
 
 def _subject_of(item: pytest.Item) -> Subject | None:

@@ -75,6 +75,7 @@ class Server:
                     if self.hangs:
                         self.killed = launch.killed.wait(5)
                         break
+                self._send(stream, {"type": "closed"})
             except BrokenPipeError:
                 pass  # the lease was ended
         launch.status = 0

@@ -53,7 +53,7 @@ class Server:
 
         def say():
             with os.fdopen(pipe, "wb", buffering=0) as stream:
-                for message in self.messages:
+                for message in (*self.messages, {"type": "closed"}):
                     stream.write(json.dumps(message).encode() + b"\n")
                     time.sleep(0.01)
             launch.status = 0
@@ -89,7 +89,7 @@ def job(*cells, on="unit", kind="latency"):
 def records(context, reader, *messages, cells=(FIRST,), kind="latency"):
     server = Server(*messages)
     supervisor = Supervisor(context, lambda: server, GPU, threading.Event(), reader)
-    return [record for done in supervisor.run(job(*cells, kind=kind)) for record in done.records]
+    return [record for done in supervisor.run(job(*cells, kind=kind)) if done.vouched for record in done.records]
 
 
 def test_a_record_says_what_the_sensors_showed_beside_what_the_launch_says(context):

@@ -30,7 +30,10 @@ def launched(repository, tmp_path):
 
 
 def of(messages):
-    return [(message["type"], CELLS.index(message["cell"])) for message in messages]
+    """What a launch says of its cells, before it says that it has closed."""
+    *cells, last = messages
+    assert last == {"type": "closed"}
+    return [(message["type"], CELLS.index(message["cell"])) for message in cells]
 
 
 def readings(messages):

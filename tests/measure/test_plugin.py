@@ -125,3 +125,36 @@ def test_a_launch_ends_with_the_cell_that_took_its_gpu(monkeypatch: Any, status:
     session = Session(None, {}, None, progress=Progress([Reading(None, None, status, "why")], "then", 0.0))  # type: ignore[arg-type]
     plugin._end(session, subject)
     assert ended == left
+
+
+class TestTheEndOfALaunch:
+    """What is sent when every cell has ended: the supervisor counts no time of a launch that did not say that it has closed."""
+
+    @pytest.fixture
+    def finish(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+        """Ends a launch whose timer has found `fault`, and does `closes` when it closes; the messages."""
+
+        def run(fault: str | None, closes: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+            sent: list[dict[str, Any]] = []
+            monkeypatch.setattr(plugin, "launch_request", SimpleNamespace(emitter=SimpleNamespace(send=sent.append)))
+            own = SimpleNamespace(aside=[], timer=SimpleNamespace(fault=fault, close=closes))
+            try:
+                plugin.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace(stash={plugin.SESSION: own})))  # type: ignore[arg-type]
+            except torch.OutOfMemoryError:
+                sent.append({"type": "died"})
+            return sent
+
+        return run
+
+    def test_is_said(self, finish: Callable[..., Any]) -> None:
+        assert [{"type": "closed"}] == finish(None)
+
+    def test_takes_back_what_a_lying_clock_said(self, finish: Callable[..., Any]) -> None:
+        assert [{"type": "retract", "reason": "negative_time"}, {"type": "closed"}] == finish("negative_time")
+
+    @pytest.mark.parametrize(("fault", "before"), [(None, []), ("negative_time", [{"type": "retract", "reason": "negative_time"}])])
+    def test_is_not_said_where_the_last_canary_fails(self, finish: Callable[..., Any], fault: str | None, before: list[Any]) -> None:
+        def fails() -> None:
+            raise torch.OutOfMemoryError("the canary's buffers")
+
+        assert [*before, {"type": "died"}] == finish(fault, fails)

@@ -82,7 +82,7 @@ def test_the_job_file_runs_in_a_launch_as_any_other(repository, tmp_path):
     asked = cells(*Part)
     request = {"root": str(repository.root), "jobs_dir": str(JOBS_DIR), "kind": "calibration", "cells": asked}
     messages = drive(HERE / "drive.py", tmp_path, request)
-    assert ["begin", "end"] * len(asked) == [m["type"] for m in messages]
+    assert [*["begin", "end"] * len(asked), "closed"] == [m["type"] for m in messages]
     assert asked == [m["cell"] for m in messages if m["type"] == "end"]
     readings = [r for m in messages if m["type"] == "end" for r in m["readings"]]
     assert {"ok"} == {r["status"] for r in readings}, readings

@@ -1,0 +1,196 @@
+"""What a launch timed counts when the launch has closed, and not before; launches are scripted here, and no GPU is needed."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.devices.units import Unit
+from harness.dispatch.launcher import Launch
+from harness.dispatch.protocol import ArmCode, RunContext
+from harness.dispatch.supervisor import Supervisor
+from harness.plan.jobs import Job, Turn
+from harness.records import Cell
+
+GPU = Unit("GPU-aaaa0000", "h200", "NVIDIA H200", 150_000_000_000, {}, "570.10", "none")
+FIRST, SECOND, THIRD = (Cell("scale", "double", f"N={n},dtype=fp32", "h200") for n in (8, 9, 64))
+CLOSED = {"type": "closed"}
+LIED = {"type": "retract", "reason": "negative_time: a sample took -3 us"}
+DIES, HANGS, LOSES = "dies", "hangs", "loses its server"
+
+
+class Process(Launch):
+    """A launch without a process: it knows when it is killed."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.killed = threading.Event()
+
+    def kill(self):
+        self.killed.set()
+
+
+class Server:
+    """A fork server whose launches do, one after another, what `script` has them do of the cells that they are given: a function of
+    the cells that yields messages, and how it ends where it does not end well.
+    """
+
+    lost = False
+    engine_cache = Path("engine")
+
+    def __init__(self, *script):
+        self.script, self.asked = list(script), []
+
+    def launch(self, name, spec, records, log):
+        launch, pipe = Process(name), os.dup(records)
+        asked = json.loads(spec.read_text())
+        self.asked.append([Cell.parse(text) for text in asked["cells"]])
+        says = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        threading.Thread(target=self._say, args=(launch, pipe, says(self.asked[-1])), daemon=True).start()
+        return launch
+
+    def _say(self, launch, pipe, messages):
+        status = 0
+        with os.fdopen(pipe, "wb", buffering=0) as stream:
+            for message in messages:
+                if message == HANGS:
+                    launch.killed.wait(10)
+                elif message in (DIES, LOSES):
+                    status = 9 << 8 if message == DIES else None
+                else:
+                    stream.write(json.dumps(message).encode() + b"\n")
+            launch.status = status
+            launch.ended.set()
+
+
+def begin(cell):
+    return {"type": "begin", "cell": str(cell)}
+
+
+def end(cell, status="ok"):
+    value = 1.5 if status == "ok" else None
+    reading = {"metric": "latency_us", "value": value, "status": status, "reason": None, "columns": {}}
+    return {"type": "end", "cell": str(cell), "started_at": "2026-01-31T12:00:00+00:00", "duration": 0.5, "readings": [reading]}
+
+
+def whole(cells):
+    return [message for cell in cells for message in (begin(cell), end(cell))]
+
+
+def well(cells):
+    return [*whole(cells), CLOSED]
+
+
+def then(*last):
+    """A launch that ends every cell, and then this."""
+    return lambda cells: [*whole(cells), *last]
+
+
+def first_wrong(*last):
+    """A launch whose first cell is wrong, and that ends all others, and then this."""
+    return lambda cells: [begin(cells[0]), end(cells[0], "wrong"), *whole(cells[1:]), *last]
+
+
+def dies_in(one):
+    """A launch that dies in one of its cells, where it is given that."""
+
+    def says(cells):
+        if one not in cells:
+            return well(cells)
+        return [*whole(cells[: cells.index(one)]), begin(one), DIES]
+
+    return says
+
+
+@pytest.fixture
+def context(tmp_path):
+    return RunContext("r1", {"head": ArmCode(None, "t", False, "c", tmp_path)}, tmp_path, tmp_path, {"latency": "d", "correctness": "d"})
+
+
+@pytest.fixture
+def run(context):
+    """Runs a job: what is vouched for of each cell, in order, and the server."""
+
+    def one(*script, cells=(FIRST, SECOND, THIRD), kind="latency", cancelled=None, deadline=30.0):
+        server = Server(*script)
+        job = Job("j1", kind, "unit", "scale", "h200", cells, (Turn(0, cells),), deadline, 1.0)
+        supervisor = Supervisor(context, lambda: server, GPU, cancelled or threading.Event())
+        return [(d.cell, d.records[0]) for d in supervisor.run(job) if d.vouched], server
+
+    return one
+
+
+def outcomes(found):
+    return [(cell, record.status) for cell, record in found]
+
+
+ALL_OK = [(cell, "ok") for cell in (FIRST, SECOND, THIRD)]
+
+
+class TestALaunchThatDoesNotClose:
+    @pytest.mark.parametrize("last", [(DIES,), (HANGS,), ("no message",), ()], ids=["dies", "hangs", "sends nonsense", "ends"])
+    def test_is_made_again(self, run, last):
+        found, server = run(then(*last), well, deadline=0.3)
+        assert ALL_OK == outcomes(found)
+        assert [[FIRST, SECOND, THIRD]] * 2 == server.asked
+        assert {"j1-0-2"} == {record.launch for _, record in found}
+
+    def test_once_more_leaves_no_time_and_says_why(self, run):
+        found, server = run(then(DIES))
+        assert [(cell, "invalid") for cell in (FIRST, SECOND, THIRD)] == outcomes(found)
+        words = "not_closed: its launch did not come to its last canary: exit status 9: it printed nothing"
+        assert {(None, words)} == {(record.value, record.reason) for _, record in found}
+        assert 2 == len(server.asked)
+
+    def test_costs_what_had_failed_in_it_nothing(self, run):
+        found, server = run(first_wrong(DIES), well)
+        assert [(FIRST, "wrong"), (SECOND, "ok"), (THIRD, "ok")] == outcomes(found)
+        assert [[FIRST, SECOND, THIRD], [SECOND, THIRD]] == server.asked
+
+    def test_because_a_cell_killed_it_has_the_cells_before_that_timed_again(self, run):
+        found, server = run(dies_in(THIRD))
+        assert [(THIRD, "crash"), (FIRST, "ok"), (SECOND, "ok")] == outcomes(found)
+        assert [[FIRST, SECOND, THIRD], [FIRST, SECOND]] == server.asked
+
+    def test_because_its_fork_server_ended_has_the_cells_before_the_last_timed_again(self, run):
+        found, server = run(lambda cells: [*whole(cells[:2]), LOSES], well)
+        assert [(SECOND, "invalid"), (FIRST, "ok"), (THIRD, "ok")] == outcomes(found)
+        assert [[FIRST, SECOND, THIRD], [FIRST, THIRD]] == server.asked
+
+    def test_because_the_run_was_stopped_answers_nothing(self, run):
+        cancelled = threading.Event()
+
+        def stopped(cells):
+            yield from whole(cells[:2])
+            cancelled.set()
+            yield HANGS
+
+        found, _ = run(stopped, cancelled=cancelled)
+        assert [] == found
+
+    def test_is_no_matter_where_nothing_is_timed(self, run):
+        found, server = run(then(DIES), kind="correctness")
+        assert (ALL_OK, 1) == (outcomes(found), len(server.asked))
+
+
+class TestALaunchWhoseClockLied:
+    @pytest.mark.parametrize("last", [(CLOSED,), (DIES,)], ids=["and closed", "and died"])
+    def test_leaves_no_time(self, run, last):
+        found, server = run(then(LIED, *last))
+        assert {("invalid", None, LIED["reason"])} == {(r.status, r.value, r.reason) for _, r in found}
+        assert ([FIRST, SECOND, THIRD], 1) == ([cell for cell, _ in found], len(server.asked))
+
+    def test_is_no_excuse_for_what_failed(self, run):
+        found, _ = run(first_wrong(LIED, CLOSED))
+        assert [(FIRST, "wrong"), (SECOND, "invalid"), (THIRD, "invalid")] == outcomes(found)
+
+
+def test_a_cell_that_is_not_vouched_for_is_told_of_at_once(context):
+    """So that a lease beyond its unit's history ends with its first cell."""
+    job = Job("j1", "latency", "unit", "scale", "h200", (FIRST,), (Turn(0, (FIRST,)),), 30.0, 1.0)
+    server = Server(well)
+    done = list(Supervisor(context, lambda: server, GPU, threading.Event()).run(job))
+    assert [(FIRST, False), (FIRST, True)] == [(one.cell, one.vouched) for one in done]
+    assert done[0].records == done[1].records
