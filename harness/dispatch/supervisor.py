@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from harness.devices.telemetry import Summary
@@ -248,7 +249,7 @@ class Supervisor:
             "device": job.device,
             "cells": [str(c) for c in cells],
             "seed": _seed(context.run_id, turn),
-            "lease": str(context.scratch / f"lease-{self.unit.uuid}.json"),
+            "lease": str(lease_file(context, self.unit)),
             "first": turn == job.turns[0],
             # figures that nothing is judged by are taken once a lease and arm
             "beside": turn.position == min(t.position for t in job.turns if t.arm == turn.arm),
@@ -331,6 +332,11 @@ class Supervisor:
         log = self.context.scratch / "launches" / name / "log.txt"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
         return " | ".join(lines[-3:])[:500] or "it printed nothing"
+
+
+def lease_file(context: RunContext, unit: Unit) -> Path:
+    """Where launches of a run hand on what they found out about a unit."""
+    return context.scratch / f"lease-{unit.uuid}.json"
 
 
 def _stretch(began_ns: int | None) -> list[Stretch]:

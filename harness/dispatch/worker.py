@@ -17,7 +17,7 @@ from harness.dispatch.history import UnitHistory
 from harness.dispatch.launcher import Flavour, ForkServer, clean_environment
 from harness.dispatch.lock import unit_lock
 from harness.dispatch.protocol import CellDone, RunContext
-from harness.dispatch.supervisor import Supervisor
+from harness.dispatch.supervisor import Supervisor, lease_file
 from harness.plan.jobs import Job
 from harness.plan.matrix import INTERPRETER
 
@@ -96,6 +96,8 @@ class UnitWorker:
     def __enter__(self) -> Self:
         if self.unit.device != INTERPRETER:
             self._stack.enter_context(unit_lock(self.unit.uuid, self.cancelled))
+            # what was found out when the run held the unit before, perhaps by another engine, need not hold any more
+            lease_file(self.context, self.unit).unlink(missing_ok=True)
             self.servers.get(Flavour.GPU, self.unit, self.scratch)  # imports for seconds, on a fleet while others compile
         self._telemetry = self._stack.enter_context(self._watch())
         return self

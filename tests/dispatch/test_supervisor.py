@@ -2,15 +2,19 @@
 
 import json
 import os
+import tempfile
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from harness.devices.units import Unit
+from harness.dispatch import worker
 from harness.dispatch.launcher import Launch
-from harness.dispatch.protocol import ArmCode, RunContext
-from harness.dispatch.supervisor import Supervisor
+from harness.dispatch.local import LocalDispatcher
+from harness.dispatch.protocol import ArmCode, CellDone, RunContext
+from harness.dispatch.supervisor import Supervisor, lease_file
 from harness.plan.jobs import Job, Turn
 from harness.records import Cell
 
@@ -194,3 +198,26 @@ def test_a_cell_that_is_not_vouched_for_is_told_of_at_once(context):
     done = list(Supervisor(context, lambda: server, GPU, threading.Event()).run(job))
     assert [(FIRST, False), (FIRST, True)] == [(one.cell, one.vouched) for one in done]
     assert done[0].records == done[1].records
+
+
+def test_what_a_run_knew_of_a_unit_is_forgotten_when_it_takes_the_unit_again(context, tmp_path, monkeypatch):
+    """Within one stretch of holding it, all jobs share it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lease = lease_file(context, GPU)
+    lease.write_text('{"of another engine": true}')
+    known = []
+
+    def says(cells):
+        known.append(lease.exists())
+        lease.write_text("{}")
+        return well(cells)
+
+    server = Server(says)
+    monkeypatch.setattr(worker.Servers, "get", lambda *_: server)
+    monkeypatch.setattr(worker.UnitWorker, "_watch", lambda self: nullcontext())
+    jobs = [Job(name, "latency", "unit", "scale", "h200", (FIRST,), (Turn(0, (FIRST,)),), 30.0, 1.0) for name in ("j1", "j2")]
+    dispatcher = LocalDispatcher(1)
+    dispatcher._units = [GPU]
+    dispatcher.submit(context, jobs)
+    assert 2 == sum(isinstance(event, CellDone) for event in dispatcher.events())
+    assert [False, True] == known
