@@ -147,3 +147,8 @@ def base_name(metric: str) -> str:
 def metric(name: str) -> Metric:
     """The row of a metric, what follows `@` ignored (KeyError where there is none)."""
     return METRICS[base_name(name)]
+
+
+def speaks_for_cell(kind: str, metric: str | None) -> bool:
+    """Whether what became of a metric became of the cell: of the kind's main one, or of all, where None."""
+    return metric is None or base_name(metric) == PRIMARY.get(kind)

@@ -85,7 +85,8 @@ def _show_run(store: RunStore, run_id: str, output: str) -> None:
     from harness.report.run import render_run
 
     click.echo(render_run(run, records))
-    if rows := _not_ok(records):
+    doubted = [(one["cell"], one["kind"], "undecided", one["reason"]) for one in run.get("undecided", ())]
+    if rows := [*doubted, *_not_ok(records)]:
         click.echo(f"\nEvery cell that was tried and is not ok ({len(rows)})")
         print_table(("cell", "kind", "status", "reason"), rows)
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import harness
 from harness.dispatch.blocks import torn, why_torn
 from harness.dispatch.derive import speedups
+from harness.dispatch.doubts import doubt
 from harness.dispatch.journal import JOURNAL, Journal
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
 from harness.dispatch.remainder import answer_of, answers, unfinished
@@ -290,6 +291,7 @@ def _conclude(
         if record.arm == HEAD:
             by_cell.setdefault(_key(record), []).append(record)
     statuses = {(one.kind, one.cell): cell_status(by_cell[one.kind, one.cell]) for one in plan.expected}
+    doubts = _doubts(plan, by_cell, statuses)
     on_unit = _on_unit(plan)
     reached = {
         cell.device
@@ -302,19 +304,33 @@ def _conclude(
         code = STOPPED
     elif any(status.failed for status in statuses.values()):
         code = 1
-    elif missing or cut or any(status.undecided for status in statuses.values()) or not any(s is Status.OK for s in statuses.values()):
+    elif (
+        missing
+        or cut
+        or doubts
+        or any(status.undecided for status in statuses.values())
+        or not any(status is Status.OK for status in statuses.values())
+    ):
         code = 3
     else:
         code = 0
     return {
         **run,
         "finished_at": datetime.now(UTC).isoformat(),
-        "by_status": dict(sorted(Counter(str(status) for status in statuses.values()).items())),
+        "by_status": dict(sorted(Counter("undecided" if key in doubts else str(status) for key, status in statuses.items()).items())),
+        "undecided": [{"cell": str(cell), "kind": kind, "reason": reason} for (kind, cell), reason in sorted(doubts.items())],
         "no_capacity": sorted(absent),
         "required_missing": missing,
         "required_left_out": sorted(cut),
         "exit_code": code,
     }
+
+
+def _doubts(plan: Plan, by_cell: Mapping[Key, Sequence[Record]], statuses: Mapping[Key, Status]) -> dict[Key, str]:
+    """Cells that end well by every record, and are undecided all the same, and why."""
+    launches = Counter((job.kind, cell) for job in plan.jobs for turn in job.turns if turn.arm == HEAD for cell in turn.cells)
+    ended = {key: doubt(key[0], launches[key], by_cell[key]) for key, status in statuses.items() if status is Status.OK}
+    return {key: reason for key, reason in ended.items() if reason is not None}
 
 
 @contextmanager

@@ -109,8 +109,7 @@ def _settle(kind: str, records: Sequence[Record]) -> Measured:
 
 def _speaks_for_cell(kind: str, record: Record) -> bool:
     """A failure always does; else one of a side metric speaks for that metric alone."""
-    primary = record.metric is None or metrics.base_name(record.metric) == metrics.PRIMARY.get(kind)
-    return primary or Status(record.status).failed
+    return metrics.speaks_for_cell(kind, record.metric) or Status(record.status).failed
 
 
 def _rank(record: Record) -> int:

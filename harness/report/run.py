@@ -29,6 +29,18 @@ class _Ended:
     kind: str
     status: Status
     reason: str
+    doubted: bool = False
+    """It ended well by every record, and is undecided all the same: `reason` says why."""
+
+    @property
+    def well(self) -> bool:
+        """Whether it is an answer, and a good one."""
+        return self.status is Status.OK and not self.doubted
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nobody knows what it is, for another reason than that nothing was there or the time was over."""
+        return self.doubted or self.status.undecided or (self.status is Status.CANCELLED and not self.left_out)
 
     @property
     def left_out(self) -> bool:
@@ -42,7 +54,7 @@ class _Ended:
 
     def __str__(self) -> str:
         reason = self.reason if len(self.reason) <= WIDTH else self.reason[: WIDTH - 3] + "..."
-        return f"{self.cell}  {self.kind}  {self.status}" + (f": {reason}" if reason else "")
+        return f"{self.cell}  {self.kind}  {'undecided' if self.doubted else self.status}" + (f": {reason}" if reason else "")
 
 
 def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
@@ -50,7 +62,8 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
 
     Args:
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
-            `by_status`, `required_missing`, `exit_code`; of one with a budget, `required_left_out`.
+            `by_status`, `required_missing`, `exit_code`; of one with a budget, `required_left_out`; of one with cells that are
+            undecided although no record says so, `undecided`.
         records: the run's.
 
     Raises:
@@ -58,9 +71,10 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     """
     heads = tuple(r for r in records if r.arm == "head")
     answers = index(Side(ref=run["ref"], commit=run["commit"], code_digest=run["code_digest"], records=heads, expected=None))
-    ended = [_ended(Cell.parse(e["cell"]), e["kind"], answers) for e in run["expected"]]
+    doubts = {(one["cell"], one["kind"]): words.one_line(one["reason"]) for one in run.get("undecided", ())}
+    ended = [_ended(Cell.parse(e["cell"]), e["kind"], answers, doubts.get((e["cell"], e["kind"]))) for e in run["expected"]]
     failed = [e for e in ended if e.status.failed]
-    undecided = [e for e in ended if e.status.undecided or (e.status is Status.CANCELLED and not e.left_out)]
+    undecided = [e for e in ended if e.undecided]
     sections = (
         _top(run, ended),
         _section("Results", _results(ended)),
@@ -75,7 +89,9 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     return "\n\n".join("\n".join(s) for s in sections if s)
 
 
-def _ended(cell: Cell, kind: str, answers: Mapping[Key, Measured]) -> _Ended:
+def _ended(cell: Cell, kind: str, answers: Mapping[Key, Measured], doubt: str | None) -> _Ended:
+    if doubt is not None:
+        return _Ended(cell, kind, Status.OK, doubt, doubted=True)
     measured = answers.get((cell, kind))
     if measured is None:
         return _Ended(cell, kind, Status.LOST, "the run has no record of it")
@@ -95,7 +111,7 @@ def _extent(code: int, ended: Sequence[_Ended]) -> str:
     cells, left_out = words.count(len(ended), "cell"), sum(one.left_out for one in ended)
     if not left_out:
         return f": {cells}"
-    of = f" of {sum(one.status is Status.OK for one in ended)} of" if code == 0 else ":"
+    of = f" of {sum(one.well for one in ended)} of" if code == 0 else ":"
     return f"{of} {cells}, {left_out} left out by the budget"
 
 
@@ -105,20 +121,21 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def _results(ended: Sequence[_Ended]) -> list[str]:
     """A line a device: how many cells of each kind ended well, of those that were tried."""
-    tried: defaultdict[str, defaultdict[str, Counter[Status]]] = defaultdict(lambda: defaultdict(Counter))
+    tried: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     for one in ended:
         if not one.absent and not one.left_out:
-            tried[one.cell.device][one.kind][one.status] += 1
+            tried[one.cell.device][one.kind].append(one)
     width = max(map(len, tried), default=0)
     return [
         f"{device:<{width}}  {'; '.join(_kind(device, *kind) for kind in sorted(kinds.items()))}" for device, kinds in sorted(tried.items())
     ]
 
 
-def _kind(device: str, kind: str, statuses: Counter[Status]) -> str:
-    skipped = f" ({statuses[Status.SKIPPED]} skipped)" if statuses[Status.SKIPPED] else ""
+def _kind(device: str, kind: str, tried: Sequence[_Ended]) -> str:
+    left = sum(one.status is Status.SKIPPED for one in tried)
+    skipped = f" ({left} skipped)" if left else ""
     clock = " by the interpreter, which says nothing of a GPU" if kind == "latency" and device == INTERPRETER else ""
-    return f"{kind}: {statuses[Status.OK]} of {statuses.total()} {_DONE.get(kind, 'ok')}{clock}{skipped}"
+    return f"{kind}: {sum(one.well for one in tried)} of {len(tried)} {_DONE.get(kind, 'ok')}{clock}{skipped}"
 
 
 def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:

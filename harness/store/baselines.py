@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
+from harness.metrics import PRIMARY, speaks_for_cell
 from harness.records import HEAD, Cell, Record, Status
 from harness.store.files import encode, file_name, read_file
 from harness.store.folder import Folder, open_folder
@@ -109,7 +110,7 @@ def accept(
     chosen = _choose(_choose(records, "device", devices), "kind", kinds)
     left_out = Counter({"not asked for": len(records) - len(chosen)})
     by_device: dict[str, list[Record]] = {}
-    unfit = {_question(record): reason for record in records if (reason := _why_not(record, run))}
+    unfit = _in_part(records) | {_question(record): reason for record in records if (reason := _why_not(record, run))}
     for record in chosen:
         if reason := _why_not(record, run) or unfit.get(_question(record)):
             left_out[reason] += 1
@@ -189,7 +190,18 @@ def _why_not(record: Record, run: Mapping[str, Any]) -> str | None:
         return "base arm under other job files"
     if record.dirty or not record.commit:
         return "dirty" if record.dirty else "no commit"
+    if record.converged is False and record.metric == PRIMARY.get(record.kind):
+        return "not converged"
     return None
+
+
+def _in_part(records: Sequence[Record]) -> dict[tuple[str, Cell, str], str]:
+    """What was measured in some of its launches, and skipped in others: their median is not that of the launches that were asked for."""
+    main: dict[tuple[str, Cell, str], set[str]] = {}
+    for record in records:
+        if speaks_for_cell(record.kind, record.metric):
+            main.setdefault(_question(record), set()).add(record.status)
+    return {question: "skipped in some launches" for question, statuses in main.items() if {Status.OK, Status.SKIPPED} <= statuses}
 
 
 def _accepted(folder: Folder, device: str, run_id: str, records: Sequence[Record]) -> bool:

@@ -111,6 +111,14 @@ def test_a_planned_cell_without_a_record_is_lost(no_gpu) -> None:
     assert f"{gone.cell}  correctness  lost: the run has no record of it" in render_run(run_of(no_gpu, 3), rest)
 
 
+def test_a_cell_that_is_undecided_by_no_record_of_its_own_is_listed_and_not_counted_as_good() -> None:
+    records = [record(cell, "latency") for cell in cells("h200", 2)]
+    doubted = [{"cell": str(records[0].cell), "kind": "latency", "reason": "not converged in 1 of 3 launches"}]
+    text = render_run(run_of(records, 3, undecided=doubted), records)
+    assert f"Undecided\n  {records[0].cell}  latency  undecided: not converged in 1 of 3 launches\n" in text
+    assert "h200  latency: 1 of 2 timed" in text
+
+
 def test_a_long_list_is_cut_and_counted() -> None:
     records = [record(cell, "correctness", "wrong") for cell in cells("cpu", LISTED + 5)]
     text = render_run(run_of(records, 1), records)

@@ -93,6 +93,25 @@ def test_a_cell_of_which_something_may_not_be_copied_is_left_out_whole(
     assert [("norm", "static"), ("scan", "latency")] == [(r.kernel, r.kind) for r in read_baselines(baselines)]
 
 
+@pytest.mark.parametrize(
+    ("launch", "why"),
+    [
+        ({"converged": False}, "not converged"),
+        ({"status": "skipped", "reason": "memory", "value": None, "samples": None}, "skipped in some launches"),
+    ],
+    ids=["not converged", "skipped"],
+)
+def test_a_cell_whose_launches_do_not_add_up_is_left_out_whole(
+    store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path, launch: dict[str, Any], why: str
+) -> None:
+    """As of the other arm of a pair, by which no run is judged, or of a run of an engine that did not look."""
+    launches = [make_record(position=0, launch="l0"), make_record(position=1, launch="l1", **launch)]
+    beside = make_record(kernel="scan", metric="eager_us", converged=False)
+    store.write(make_run(), [*launches, make_record(kernel="scan"), beside])
+    assert {why: 2} == accept(store, "r1", baselines).left_out
+    assert {"scan"} == {record.kernel for record in read_baselines(baselines)}
+
+
 def test_the_answer_of_a_simulated_unit_is_left_out(store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path) -> None:
     simulated = make_record(kernel="scan", value=None, samples=None, status="skipped", reason="simulated: no h200 is here")
     store.write(make_run(), [make_record(), simulated])

@@ -1,0 +1,31 @@
+"""Why a timed cell is undecided although no record of it says so: its launches do not add up to an answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.dispatch.fitness import TIMED
+from harness.metrics import speaks_for_cell
+from harness.records import Record, Status
+
+
+def doubt(kind: str, launches: int, records: Sequence[Record]) -> str | None:
+    """Why a cell's times are no answer, in words; None where they are one, or where its records say themselves what became of it.
+
+    Only the main figure counts: those beside it are refused and unsettled often enough, and nothing is judged by them.
+
+    Args:
+        launches: that the plan asks for.
+        records: of the cell, under one arm.
+    """
+    main = [record for record in records if speaks_for_cell(kind, record.metric)]
+    timed = {record.position for record in main if record.status == Status.OK}
+    if kind not in TIMED or not timed:
+        return None
+    if skipped := [record for record in main if record.status == Status.SKIPPED]:
+        return f"skipped in {len({r.position for r in skipped})} of {launches} launches: {skipped[0].reason or 'no reason was given'}"
+    if len(timed) < launches:
+        return f"timed in {len(timed)} of {launches} launches"
+    if unsettled := {record.position for record in main if record.converged is False}:
+        return f"not converged in {len(unsettled)} of {launches} launches"
+    return None
