@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -152,3 +154,9 @@ def metric(name: str) -> Metric:
 def speaks_for_cell(kind: str, metric: str | None) -> bool:
     """Whether what became of a metric became of the cell: of the kind's main one, or of all, where None."""
     return metric is None or base_name(metric) == PRIMARY.get(kind)
+
+
+def spread_percent(values: Sequence[float]) -> float | None:
+    """(max - min) / median, in percent; None with fewer than two values, or where the median is 0."""
+    middle = statistics.median(values) if len(values) > 1 else 0
+    return 100 * (max(values) - min(values)) / middle if middle else None

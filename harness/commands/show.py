@@ -12,7 +12,7 @@ from harness.commands import _options
 
 if TYPE_CHECKING:
     from harness.records import Cell, Record
-    from harness.store.cells import CellRecord
+    from harness.store.cells import CellRecord, Line
     from harness.store.runs import RunStore
 
 
@@ -28,7 +28,8 @@ def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output:
     """Show the newest records of a cell, or what became of a run.
 
     CELL_OR_RUN is a cell, written kernel/variant/case@device, or a run: its id, the beginning of its id, or run:last. Of a
-    cell, every kind of job is shown from the newest run or baseline that has it, times as the median over launches.
+    cell, every kind of job is shown from the newest run or baseline that has it, times as the median over launches,
+    with their spread, (max - min) / median, and a mark where the samples of a launch never converged.
 
     With --ncu, NVIDIA's ncu looks at one call of each cell by the worktree's code, with flushed caches and clocks as they are:
     bytes read from memory and written to it, throughput of the multiprocessors and bytes asked of L1, for each kernel launch;
@@ -112,26 +113,38 @@ def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) ->
         return
     from harness.commands._table import print_table
     from harness.records import BASE
-    from harness.report.words import number, one_line
+    from harness.report.words import figure, spread
     from harness.store.cells import lines
 
     click.echo(str(cell))
-    headers = ("kind", "metric", "value", "unit", "launches", "status", "run")
+    shown = lines(found)
+    several = any(line.spread_percent is not None for line in shown)
+    headers = ("kind", "metric", "value", "unit", "launches", *(("spread",) if several else ()), "method", "status", "run")
     rows_text = [
         (
             line.kind + (" (base)" if line.arm == BASE else ""),
             line.metric or "-",
-            number(line.value),
+            figure(line.value, line.unit_of_measure),
             line.unit_of_measure or "-",
             str(line.launches),
-            line.status + (f": {one_line(line.reason)}" if line.reason else ""),
+            *((spread(line.spread_percent),) if several else ()),
+            " ".join(dict.fromkeys(method.partition("+")[0] for method in line.methods)) or "-",
+            _status(line),
             line.run_id + (" (baseline)" if line.source == "baseline" else ""),
         )
-        for line in lines(found)
+        for line in shown
     ]
-    print_table(headers, rows_text, right=("value", "launches"))
+    print_table(headers, rows_text, right=("value", "launches", "spread"))
     for run_id, code, environment in dict.fromkeys(map(_origin, found)):
         click.echo(f"{run_id}: {code}; {environment}")
+
+
+def _status(line: Line) -> str:
+    """How a line's launches ended, and whether their samples settled."""
+    from harness.report.words import NOT_CONVERGED, one_line
+
+    ended = line.status + (f": {one_line(line.reason)}" if line.reason else "")
+    return f"{ended}; {NOT_CONVERGED}" if line.converged is False else ended
 
 
 def _origin(found: CellRecord) -> tuple[str, str, str]:

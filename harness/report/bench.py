@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from harness.judge.accepted import Accepted
 from harness.judge.index import index, value_of
 from harness.judge.model import Side
-from harness.metrics import PRIMARY
+from harness.metrics import PRIMARY, metric, spread_percent
 from harness.records import Cell, Record, Status
 from harness.report import words
 
@@ -51,8 +50,7 @@ class Row:
     @property
     def spread(self) -> float | None:
         """(max - min) / median over launches, in percent; None with fewer than two."""
-        values = [r.value for r in self.times if r.value is not None]
-        return 100 * (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
+        return spread_percent([r.value for r in self.times if r.value is not None])
 
     @property
     def converged(self) -> bool | None:
@@ -121,11 +119,9 @@ def table(rows: Sequence[Row], default: str, baseline: str) -> list[tuple[str, .
         (
             row.cell.case,
             row.cell.variant + "*" * (row.cell.variant == default) + "^" * (row.cell.variant == baseline),
-            _us(row.us),
-            *(("-" if row.spread is None else f"{row.spread:.2f} %",) if several else ()),
-            _figure(row.figures["gbps"], ".0f"),
-            _figure(row.figures["percent_of_ceiling"], ".1f"),
-            _figure(row.figures["speedup"], ".2f"),
+            words.figure(row.us, metric(TIME).unit),
+            *((words.spread(row.spread),) if several else ()),
+            *(words.figure(row.figures[name], metric(name).unit) for name in FIGURES),
             _against(row),
             _status(row),
         )
@@ -185,19 +181,11 @@ def _launches(rows: Sequence[Row]) -> int:
     return max((len(row.times) for row in rows), default=0)
 
 
-def _us(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if value < 100 else f"{value:.1f}"
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
 def _against(row: Row) -> str:
     if row.accepted is None:
         return "-"
-    unsettled = "" if row.accepted.converged else ", not converged"
-    stored = f"{_us(row.accepted.value)} at {(row.accepted.records[0].commit or 'no commit')[:12]}{unsettled}"
+    unsettled = "" if row.accepted.converged else f", {words.NOT_CONVERGED}"
+    stored = f"{words.figure(row.accepted.value, metric(TIME).unit)} at {(row.accepted.records[0].commit or 'no commit')[:12]}{unsettled}"
     if row.us is None:
         return f"- (was {stored})"
     if row.ratio is None:
@@ -210,11 +198,11 @@ def _against(row: Row) -> str:
 def _status(row: Row) -> str:
     parts = [f"{row.status}: {row.reason}" if row.reason else str(row.status)]
     if row.converged is False:
-        parts.append("not converged")
+        parts.append(words.NOT_CONVERGED)
     reasons: dict[str, list[str]] = {}
-    for metric, reason in row.untold.items():
-        if f"{metric}: {reason}" != row.reason:
-            reasons.setdefault(reason, []).append(metric)
+    for name, reason in row.untold.items():
+        if f"{name}: {reason}" != row.reason:
+            reasons.setdefault(reason, []).append(name)
     parts += [f"no {', '.join(metrics)}: {reason}" for reason, metrics in reasons.items()]
     return "; ".join(parts)
 

@@ -9,11 +9,27 @@ from harness.metrics import Rule
 
 CONCLUSIONS = {0: "pass", 1: "fail", 3: "undecided", 130: "stopped"}
 """The word for an exit code."""
+NOT_CONVERGED = "not converged"
+"""What stands beside a time of which a launch's samples never settled."""
+FORMS = {"us": ".3f", "GB/s": ".0f", "%": ".1f", "x": ".2f"}
+"""Digits by unit; from 100 us on, times have one decimal."""
 
 
 def number(value: float | None) -> str:
     """Six digits at most; `-` where there is none."""
     return "-" if value is None else f"{value:.6g}"
+
+
+def figure(value: float | None, unit: str | None) -> str:
+    """A measured value with the digits that its unit is worth; as `number` in a unit that has no form of its own."""
+    if value is None or unit not in FORMS:
+        return number(value)
+    return format(value, ".1f" if unit == "us" and value >= 100 else FORMS[unit])
+
+
+def spread(percent: float | None) -> str:
+    """How far apart launches are, as `0.42 %`; `-` where there are not several."""
+    return "-" if percent is None else f"{percent:.2f} %"
 
 
 def change(finding: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from harness.errors import UnknownNameError
+from harness.metrics import spread_percent
 from harness.records import Cell, Record, Status
 from harness.store.baselines import read_baselines
 from harness.store.runs import RunStore
@@ -28,6 +29,9 @@ class Line:
 
     Args:
         value: median over `launches` records; None where the cell failed.
+        spread_percent: (max - min) / median over the launches, in percent; None with fewer than two.
+        converged: whether every launch's samples settled; None where the metric has no samples.
+        methods: what the launches were measured by, each once.
     """
 
     kind: str
@@ -40,6 +44,9 @@ class Line:
     reason: str | None
     source: str
     run_id: str
+    spread_percent: float | None = None
+    converged: bool | None = None
+    methods: tuple[str, ...] = ()
 
 
 def newest_records(store: RunStore, baselines_dir: str | Path, cell: Cell) -> list[CellRecord]:
@@ -91,6 +98,7 @@ def _take(chosen: dict[tuple[str, str], list[CellRecord]], run: Sequence[CellRec
 def _line(group: Sequence[CellRecord]) -> Line:
     first = group[0].record
     values = [found.record.value for found in group if found.record.value is not None]
+    settled = [found.record.converged for found in group if found.record.converged is not None]
     return Line(
         kind=first.kind,
         metric=first.metric,
@@ -102,6 +110,9 @@ def _line(group: Sequence[CellRecord]) -> Line:
         reason=first.reason,
         source=group[0].source,
         run_id=first.run_id,
+        spread_percent=spread_percent(values),
+        converged=all(settled) if settled else None,
+        methods=tuple(dict.fromkeys(found.record.method for found in group if found.record.method)),
     )
 
 

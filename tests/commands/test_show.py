@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,18 +27,38 @@ class TestCell:
         put_run(
             1, STATIC, {"kind": "drift", "metric": None, "value": None, "unit_of_measure": None, "status": "crash", "reason": "[x]\nboom"}
         )
-        put_run(2, {"launch": "1"}, {"launch": "2", "value": 12.0}, {"metric": "gbps", "unit_of_measure": "GB/s", "value": 1234.5678})
+        how = {"method": "graph_ring/2+0f3a", "converged": True}
+        put_run(
+            2,
+            {"launch": "1", **how},
+            {"launch": "2", "value": 12.0, **how, "method": "graph_ring/2x4+0f3a"},
+            {"metric": "gbps", "unit_of_measure": "GB/s", "value": 1234.5678, "method": "graph_ring/2+0f3a"},
+            {"metric": "graph1_us", "value": 123.456},
+        )
         assert say(command, CELL).splitlines() == [
             CELL,
-            "kind     metric        value  unit  launches  status           run",
-            "drift    -                 -  -            1  crash: [x] boom  run1",
-            "latency  gbps        1234.57  GB/s         1  ok               run2",
-            "latency  latency_us    12.25  us           2  ok               run2",
-            "static   registers        32  1            1  ok               run1",
+            "kind     metric       value  unit  launches  spread  method                       status           run",
+            "drift    -                -  -            1       -  -                            crash: [x] boom  run1",
+            "latency  gbps          1235  GB/s         1       -  graph_ring/2                 ok               run2",
+            "latency  graph1_us    123.5  us           1       -  -                            ok               run2",
+            "latency  latency_us  12.250  us           2  4.08 %  graph_ring/2 graph_ring/2x4  ok               run2",
+            "static   registers       32  1            1       -  -                            ok               run1",
             "run1: commit 0123456789ab; NVIDIA H200, driver 570.1, torch 2.11.0, triton 3.6.0",
             "run2: commit 0123456789ab; NVIDIA H200, driver 570.1, torch 2.11.0, triton 3.6.0",
             "run1: commit 0123456789ab; environment not recorded",
         ]
+
+    @pytest.mark.parametrize(
+        ("converged", "status"),
+        [((True, True), "ok"), ((True, False), "ok; not converged"), ((False, False), "ok; not converged"), ((None, None), "ok")],
+    )
+    def test_a_time_that_did_not_converge_in_every_launch_is_marked(self, put_run: Put, say: Say, converged: Any, status: str) -> None:
+        put_run(1, *({"launch": str(n), "converged": one} for n, one in enumerate(converged)))
+        assert re.split(" {2,}", say(command, CELL).splitlines()[2])[-2:] == [status, "run1"]
+
+    def test_a_spread_has_a_column_only_where_there_are_several_launches(self, put_run: Put, say: Say) -> None:
+        put_run(1, {})
+        assert "spread" not in say(command, CELL)
 
     def test_json_holds_every_column(self, put_run: Put, say: Say) -> None:
         store = put_run(1, {})

@@ -73,13 +73,29 @@ def test_an_unknown_cell_names_the_nearest(store: RunStore, put: Put, tmp_path: 
     assert caught.value.do == "the nearest are norm/fused/M=8,dtype=bf16@h200"
 
 
+def test_launches_about_zero_have_no_spread(store: RunStore, put: Put, tmp_path: Path) -> None:
+    put(1, *({"value": 0.0, "launch": str(n)} for n in range(2)))
+    assert [None] == [line.spread_percent for line in lines(newest_records(store, tmp_path / "baselines", CELL))]
+
+
 def test_a_line_is_the_median_over_launches(store: RunStore, put: Put, tmp_path: Path) -> None:
-    values = [{"value": value, "launch": str(value)} for value in (3.0, 1.0, 9.0)]
+    how = [{"converged": True, "method": "ring/1"}, {"converged": False, "method": "ring/1x4"}, {"converged": True, "method": "ring/1"}]
+    values = [{"value": value, "launch": str(value), **of} for value, of in zip((3.0, 1.5, 9.0), how, strict=True)]
     put(1, *values, {"value": 2.5, "arm": "base"}, {"value": None, "status": "invalid", "reason": "contended"})
     common = {"kind": "latency", "metric": "latency_us", "unit_of_measure": "us", "source": "run", "run_id": "r1"}
     expected = [
         Line(arm="base", value=2.5, launches=1, status="ok", reason=None, **common),
-        Line(arm="head", value=3.0, launches=3, status="ok", reason=None, **common),
+        Line(
+            arm="head",
+            value=3.0,
+            launches=3,
+            status="ok",
+            reason=None,
+            spread_percent=250.0,
+            converged=False,
+            methods=("ring/1", "ring/1x4"),
+            **common,
+        ),
         Line(arm="head", value=None, launches=1, status="invalid", reason="contended", **common),
     ]
     assert expected == lines(newest_records(store, tmp_path / "baselines", CELL))
