@@ -113,7 +113,7 @@ def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) ->
         return
     from harness.commands._table import print_table
     from harness.records import BASE
-    from harness.report.words import figure, spread
+    from harness.report.words import figure, spread, unit
     from harness.store.cells import lines
 
     click.echo(str(cell))
@@ -125,7 +125,7 @@ def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) ->
             line.kind + (" (base)" if line.arm == BASE else ""),
             line.metric or "-",
             figure(line.value, line.unit_of_measure),
-            line.unit_of_measure or "-",
+            unit(line.unit_of_measure),
             str(line.launches),
             *((spread(line.spread_percent),) if several else ()),
             " ".join(dict.fromkeys(method.partition("+")[0] for method in line.methods)) or "-",
@@ -152,6 +152,6 @@ def _origin(found: CellRecord) -> tuple[str, str, str]:
     from harness.commands._table import commit_cell
 
     record, names = found.record, ("gpu_model", "partition", "driver", "runtime", "torch", "triton", "compiler", "python", "harness")
-    plain = {"gpu_model", "partition"}
-    words = [record.environment[n] if n in plain else f"{n} {record.environment[n]}" for n in names if n in record.environment]
+    told = {n: record.environment[n] for n in names if n in record.environment and (n != "partition" or record.environment[n] != "none")}
+    words = [value if n == "gpu_model" else f"{n} {value}" for n, value in told.items()]
     return record.run_id, f"commit {commit_cell(record.commit, record.dirty)}", ", ".join(words) or "environment not recorded"

@@ -27,6 +27,11 @@ def figure(value: float | None, unit: str | None) -> str:
     return format(value, ".1f" if unit == "us" and value >= 100 else FORMS[unit])
 
 
+def unit(name: str | None) -> str:
+    """A unit for people: `-` for a number of things, a ratio (both `1`) and where there is none."""
+    return "-" if name in (None, "1") else str(name)
+
+
 def spread(percent: float | None) -> str:
     """How far apart launches are, as `0.42 %`; `-` where there are not several."""
     return "-" if percent is None else f"{percent:.2f} %"

@@ -42,11 +42,16 @@ class TestCell:
             "latency  gbps          1235  GB/s         1       -  graph_ring/2                 ok               run2",
             "latency  graph1_us    123.5  us           1       -  -                            ok               run2",
             "latency  latency_us  12.250  us           2  4.08 %  graph_ring/2 graph_ring/2x4  ok               run2",
-            "static   registers       32  1            1       -  -                            ok               run1",
+            "static   registers       32  -            1       -  -                            ok               run1",
             "run1: commit 0123456789ab; NVIDIA H200, driver 570.1, torch 2.11.0, triton 3.6.0",
             "run2: commit 0123456789ab; NVIDIA H200, driver 570.1, torch 2.11.0, triton 3.6.0",
             "run1: commit 0123456789ab; environment not recorded",
         ]
+
+    @pytest.mark.parametrize(("partition", "said"), [("none", ""), ("MIG 1g.18gb", "partition MIG 1g.18gb, ")])
+    def test_a_partition_is_named_where_there_is_one(self, put_run: Put, say: Say, partition: str, said: str) -> None:
+        put_run(1, {"environment": {"gpu_model": "NVIDIA H200", "partition": partition, "driver": "570.1"}})
+        assert f"; NVIDIA H200, {said}driver 570.1" in say(command, CELL)
 
     @pytest.mark.parametrize(
         ("converged", "status"),
