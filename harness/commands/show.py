@@ -53,7 +53,7 @@ def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output:
     if set("/@") & set(name):
         _show_cell(store, workspace.baselines_dir, _cell(name), output)
     else:
-        _show_run(store, store.resolve(name), output)
+        _show_run(store, store.resolve(name), output, store_uri)
     return 0
 
 
@@ -69,7 +69,7 @@ def _cell(text: str) -> Cell:
         ) from error
 
 
-def _show_run(store: RunStore, run_id: str, output: str) -> None:
+def _show_run(store: RunStore, run_id: str, output: str, store_uri: str | None) -> None:
     from harness.records import resume_command
 
     run, records = store.read(run_id)
@@ -85,7 +85,7 @@ def _show_run(store: RunStore, run_id: str, output: str) -> None:
     from harness.commands._table import print_table
     from harness.report.run import render_run
 
-    click.echo(render_run(run, records))
+    click.echo(render_run(run, records, store_uri))
     doubted = [(one["cell"], one["kind"], "undecided", one["reason"]) for one in run.get("undecided", ())]
     if rows := [*doubted, *_not_ok(records)]:
         click.echo(f"\nEvery cell that was tried and is not ok ({len(rows)})")

@@ -123,7 +123,7 @@ def command(
         _show(plan, limited, carrier, output, folder)
         return 0
     outcome = _execute(plan, run, workspace, store, carrier, required, output, limited, journal)
-    _report(outcome, output, limited)
+    _report(outcome, output, limited, store_uri)
     return outcome.exit_code
 
 
@@ -248,7 +248,7 @@ def _execute(
         return outcome
 
 
-def _report(outcome: Outcome, output: str, limited: Budgeted | None) -> None:
+def _report(outcome: Outcome, output: str, limited: Budgeted | None, store_uri: str | None) -> None:
     import json
 
     run = outcome.run
@@ -268,4 +268,4 @@ def _report(outcome: Outcome, output: str, limited: Budgeted | None) -> None:
         return
     from harness.report.run import render_run
 
-    click.echo(render_run(run, outcome.records))
+    click.echo(render_run(run, outcome.records, store_uri))

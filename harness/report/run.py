@@ -16,6 +16,8 @@ from harness.report.shares import unit_lines
 
 LISTED = 20
 """Rows of one list; the rest is counted."""
+COST_MODEL = "cost_model"
+"""Code that opens the reason of a cell whose kernel file says of its bytes what its tensors contradict."""
 WIDTH = 200
 """Characters of a record's own words."""
 
@@ -57,14 +59,15 @@ class _Ended:
         return f"{self.cell}  {self.kind}  {'undecided' if self.doubted else self.status}" + (f": {reason}" if reason else "")
 
 
-def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
+def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | None = None) -> str:
     """The summary, for a reader who has never seen one.
 
     Args:
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
-            `by_status`, `required_missing`, `exit_code`; of one with a budget, `required_left_out`; of one with cells that are
-            undecided although no record says so, `undecided`.
+            `by_status`, `required_missing`, `exit_code`, `against`, `options`; of one with a budget, `required_left_out`; of one with
+            cells that are undecided although no record says so, `undecided`.
         records: the run's.
+        store: what `--store` was, where it was given: the commands that are named need it too.
 
     Raises:
         Undecided: a cell has two answers.
@@ -83,7 +86,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record]) -> str:
         _section("Not measured", _absent(ended)),
         _section("Left out by the budget", _left_out(ended)),
         _section("Units", unit_lines(records)),
-        _section("Next", _next(run, ended, failed)),
+        _section("Next", _next(run, ended, f" --store {store}" if store else "")),
         _bottom(ended, heads),
     )
     return "\n\n".join("\n".join(s) for s in sections if s)
@@ -168,27 +171,70 @@ def _left_out(ended: Sequence[_Ended]) -> list[str]:
     ]
 
 
-def _next(run: Mapping[str, Any], ended: Sequence[_Ended], failed: Sequence[_Ended]) -> list[str]:
-    run_id = run["run_id"]
+def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[str]:
+    failed = [e for e in ended if e.status.failed]
     absent = sorted({e.cell.device for e in ended if e.absent})
     steps = []
     if failed:
         cell, kind = failed[0].cell, failed[0].kind
         steps.append(f"run the first failure again: {repeat(cell, kind, run['commit'], dirty=run['dirty'])}")
+    steps += _again(run, [e for e in ended if e.status.undecided and not e.status.resumable])
     if run["required_missing"]:
         steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
     if cut := run.get("required_left_out"):
         steps.append(f"required and cut by the budget: {', '.join(cut)}; resume the run, or leave --require out")
     rest = [e for e in ended if e.status.resumable and e.status is not Status.NO_CAPACITY]
     if rest and all(e.left_out for e in rest):
-        steps.append(f"run what was left out: {resume_command(run)}")
+        steps.append(f"run what was left out: {resume_command(run)}{store}")
     elif rest:
-        steps.append(f"run what was cut short: {resume_command(run)}")
+        steps.append(f"run what was cut short: {resume_command(run)}{store}")
     if absent:
         steps.append(f"measure {', '.join(absent)}: run the same command where one is; --require NAME makes its absence an error")
-    if not steps:
-        steps.append(f"see what a change does: harness diff run:{run_id}..worktree")
+    done = [e for e in ended if e.status is Status.OK]
+    if done:
+        steps += [line + store for line in _use(run, done, whole=not rest)]
     return steps
+
+
+def _again(run: Mapping[str, Any], undecided: Sequence[_Ended]) -> list[str]:
+    """What to do about cells that nothing was learnt of: mend the kernels whose cost model is wrong, time others again."""
+    wrong = {e.cell.kernel: e for e in reversed(undecided) if e.reason.partition(":")[0] == COST_MODEL}
+    steps = [
+        f"mend `traffic` in the kernel file of {kernel}, which its tensors contradict ({COST_MODEL}): "
+        + repeat(e.cell, e.kind, None, dirty=True)
+        for kernel, e in sorted(wrong.items())
+    ]
+    other = [e for e in undecided if e.kind == "latency" and e.cell.kernel not in wrong]
+    if other:
+        steps.append(f"take the first undecided time again: {repeat(other[0].cell, other[0].kind, run['commit'], dirty=run['dirty'])}")
+    return steps
+
+
+def _use(run: Mapping[str, Any], done: Sequence[_Ended], *, whole: bool) -> list[str]:
+    """What a run is good for: a pair for its diff; a pass for its figures, and as a baseline or to see what a dirty tree changes.
+
+    Args:
+        whole: nothing is left for a resume.
+    """
+    base = run["against"]
+    if base is not None:
+        equal = base["code_digest"] == run["code_digest"]
+        return [] if equal else [f"see what the change does: {_diff(base['ref'], run['ref'], run)}"]
+    if run["exit_code"] != 0:
+        return []
+    timed = [e for e in done if e.kind == "latency" and e.cell.device != INTERPRETER]
+    steps = [f"see the figures of a cell: harness show {(timed or done)[0].cell}"]
+    if run["dirty"] and run["commit"]:
+        steps.append(f"see what the changes do: {_diff(run['commit'][:12], 'run:' + run['run_id'], run)}")
+    elif run["commit"] and not run["dirty"] and whole:
+        steps.append(f"keep it as the baseline of {run['commit'][:12]}: harness baseline accept {run['run_id']}")
+    return steps
+
+
+def _diff(base: str, head: str, run: Mapping[str, Any]) -> str:
+    """The command that compares, narrowed to the run's matrix where the run left some of what there is out."""
+    part = run["matrix"] != "all" or any(run["options"]["filters"].values())
+    return f"harness diff {base}..{head}" + (f" --matrix {run['matrix']}" if part else "")
 
 
 def _bottom(ended: Sequence[_Ended], records: Sequence[Record]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import Cell, Record
-from harness.report.run import LISTED, render_run
+from harness.report.run import COST_MODEL, LISTED, render_run
 
 FLEET = ("a10g", "b200", "h200", "mi300x")
 
@@ -32,6 +32,7 @@ def run_of(records: list[Record], exit_code: int, **changed: Any) -> dict[str, A
         "expected": [{"cell": str(r.cell), "kind": r.kind, "limit": None} for r in records],
         "by_status": dict(sorted(Counter(r.status for r in records).items())),
         "required_missing": [],
+        "against": None,
         "options": {"filters": {}, "require": [], "launches": 3},
         "exit_code": exit_code,
     }
@@ -80,7 +81,74 @@ def test_golden_of_a_run_that_passed_on_its_gpu(golden) -> None:
 
 
 def test_the_commit_is_said_once(no_gpu) -> None:
-    assert 1 == render_run(run_of(no_gpu, 0), no_gpu).count("a" * 12)
+    assert 1 == render_run(run_of(no_gpu, 0), no_gpu).partition("Next")[0].count("a" * 12)
+
+
+BASE = {"ref": "main", "resolved": "merge base with main", "commit": "b" * 40, "tree": "7ee", "code_digest": "e" * 64}
+
+
+def next_steps(records: list[Record], exit_code: int, store: str | None = None, **changed: Any) -> list[str]:
+    text = render_run(run_of(records, exit_code, **changed), records, store)
+    return [line.strip() for line in text.partition("\nNext\n")[2].partition("\n\n")[0].splitlines()]
+
+
+class TestNext:
+    ID = "20260131T235959-1f2e3d"
+    SHOWN = "see the figures of a cell: harness show norm/fused/M=0,dtype=bf16@h200"
+
+    @pytest.fixture
+    def good(self) -> list[Record]:
+        return [record(cell, kind) for kind in ("correctness", "latency") for cell in (*cells("cpu", 1), *cells("h200", 1))]
+
+    def test_a_pass_of_a_commit_may_be_accepted(self, good) -> None:
+        assert [self.SHOWN, f"keep it as the baseline of {'a' * 12}: harness baseline accept {self.ID}"] == next_steps(good, 0)
+
+    def test_a_pass_of_a_dirty_tree_is_compared_with_its_commit(self, good) -> None:
+        compared = f"see what the changes do: harness diff {'a' * 12}..run:{self.ID}"
+        assert [self.SHOWN, compared] == next_steps(good, 0, dirty=True)
+
+    @pytest.mark.parametrize(
+        ("changed", "narrowed"),
+        [
+            ({}, ""),
+            ({"matrix": "smoke"}, " --matrix smoke"),
+            ({"options": {"filters": {"kernels": ["norm"]}, "require": [], "launches": 6}}, " --matrix all"),
+        ],
+        ids=["all", "another matrix", "a filter"],
+    )
+    @pytest.mark.parametrize("exit_code", [0, 1])
+    def test_a_pair_is_compared_by_the_refs_it_was_asked_for(self, good, changed, narrowed, exit_code) -> None:
+        steps = next_steps(good, exit_code, ref="pr", against=BASE, **changed)
+        assert [f"see what the change does: harness diff main..pr{narrowed}"] == steps
+
+    def test_a_pair_of_equal_code_is_not_compared(self, good) -> None:
+        assert [] == next_steps(good, 0, ref="pr", against=BASE | {"code_digest": "d" * 64})
+
+    def test_a_part_of_a_run_is_resumed_and_not_accepted(self, good) -> None:
+        over = record(cells("h200", 2)[1], "latency", "cancelled", "budget: over")
+        assert [f"run what was left out: harness submit --resume {self.ID}", self.SHOWN] == next_steps([*good, over], 0)
+
+    def test_commands_name_the_store_that_was_given(self, good) -> None:
+        over = record(cells("h200", 2)[1], "latency", "cancelled", "budget: over")
+        assert all(step.endswith(" --store s3://b/runs") for step in next_steps([*good, over], 0, "s3://b/runs"))
+        assert 2 == len(next_steps([*good, over], 0, "s3://b/runs"))
+
+    def test_a_wrong_cost_model_is_mended_in_the_kernel_file(self, good) -> None:
+        bad = [record(cell, "correctness", "invalid", "cost_model: 8 bytes are read, 4 said") for cell in cells("cpu", 3)[1:]]
+        (step,) = next_steps([*good, *bad], 3)
+        assert "mend `traffic` in the kernel file of norm, which its tensors contradict (cost_model): harness submit --ref worktree" in step
+        assert "--case M=1,dtype=bf16 --device cpu --kind correctness" in step
+
+    def test_a_cost_model_goes_by_the_name_that_records_have(self) -> None:
+        from harness.measure.checks import Defect
+        from harness.measure.clock.validity import Reason
+
+        assert {COST_MODEL} == {Defect.COST_MODEL, Reason.COST_MODEL}
+
+    def test_another_undecided_time_is_taken_again(self, good) -> None:
+        bad = record(cells("h200", 2)[1], "latency", "invalid", "contended: another process")
+        (step,) = next_steps([*good, bad], 3)
+        assert f"take the first undecided time again: harness submit --ref {'a' * 40} --kernel norm" in step
 
 
 def test_the_last_line_says_it_plainly(no_gpu) -> None:
