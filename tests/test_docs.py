@@ -1,11 +1,16 @@
-"""The commands of README.md and CONTRIBUTING.md, run as a reader would; the links of every document."""
+"""The commands of README.md, CONTRIBUTING.md and docs/matrices.md, run as a reader would; the links of every document."""
 
+import json
 import re
 import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+
+from harness.authoring.model import TAGS
+from harness.devices.table import load_devices, resolve_devices
+from harness.plan.matrix import ROLES
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -45,6 +50,21 @@ def test_a_kernel_is_added_by_the_steps_of_contributing(copy, harness):
     assert "axpy" in listed.out
     assert submitted.code == 0, submitted.out
     assert "correctness: 4 of 4 right" in submitted.out
+
+
+def test_the_matrix_of_the_documents_is_planned(copy, harness):
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/matrices.md").read_text(), re.DOTALL)
+    copy.write("mine.toml", text)
+    ((_, *words),) = commands("docs/matrices.md")
+    answer = harness(*words, "--format", "json")
+    assert answer.code == 0, answer.err
+    planned = {(cell["kind"], cell["cell"].rpartition("@")[2]) for cell in json.loads(answer.out)["cells"]}
+    assert planned == {("correctness", "cpu"), *(("latency", gpu) for gpu in resolve_devices(["fleet"], load_devices()))}
+
+
+def test_the_documents_name_every_tag_and_role_of_a_matrix():
+    text = (ROOT / "docs/matrices.md").read_text()
+    assert [word for word in (*TAGS, *ROLES) if f"`{word}`" not in text] == []
 
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -66,8 +66,19 @@ def read_matrix(name: str, jobs_dir: Path) -> list[Entry]:
         raise UnknownNameError.of("matrix", name, data, "choose one of them, add it to jobs/matrix.toml, or give a path to a .toml file")
     cells = table.get("cells") if isinstance(table, dict) else None
     if not isinstance(cells, list) or not cells:
-        raise WorkspaceError(f"matrix {name!r} in {file}", "no list `cells`", "give [[NAME.cells]] entries with kind, devices and tags")
+        raise _without_cells(name, file, table)
     return [_entry(cell, name, file) for cell in cells]
+
+
+def _without_cells(name: str, file: Path, table: Any) -> WorkspaceError:
+    """The error for a matrix with no list of entries: a file of its own has no name in its headings, jobs/matrix.toml has."""
+    given = "entries with kind, devices and, if wanted, tags and variants"
+    if not name.endswith(".toml"):
+        return WorkspaceError(f"matrix {name!r} in {file}", "no list `cells`", f"give [[{name}.cells]] {given}")
+    named = [key for key, value in table.items() if isinstance(value, dict) and "cells" in value]
+    found = f"no list `cells`, but {', '.join(f'[[{key}.cells]]' for key in named)}" if named else "no list `cells`"
+    do = f"give [[cells]] {given}: docs/matrices.md has an example"
+    return WorkspaceError(f"matrix {name!r}", found, f"{do}; or add it to jobs/matrix.toml, where lists have names" if named else do)
 
 
 def _entry(cell: Any, matrix: str, file: Path) -> Entry:

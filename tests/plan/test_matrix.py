@@ -100,12 +100,30 @@ def test_a_matrix_is_read_from_a_file(tmp_path):
     assert read_matrix(str(file), tmp_path) == [Entry("static", ("fleet",), frozenset())]
 
 
+def test_a_matrix_in_a_file_has_no_name(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[[mine.cells]]\nkind = "static"\ndevices = ["fleet"]\n')
+    with pytest.raises(WorkspaceError) as caught:
+        read_matrix(str(file), tmp_path)
+    assert "no list `cells`, but [[mine.cells]]" == caught.value.found
+    assert caught.value.do.startswith("give [[cells]] entries")
+    file.write_text(file.read_text().replace("mine.cells", "cells"))  # what it says to do helps
+    assert [Entry("static", ("fleet",))] == read_matrix(str(file), tmp_path)
+
+
+def test_an_empty_file_is_no_matrix(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.touch()
+    with pytest.raises(WorkspaceError, match=r"give \[\[cells\]\] entries"):
+        read_matrix(str(file), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
         ("[[day.cells]]\nkind='x'\ndevices=['h200']\n", UnknownNameError, "matrix 'night'"),
         ("[night\n", WorkspaceError, "bad TOML"),
-        ("[night]\n", WorkspaceError, "no list `cells`"),
+        ("[night]\n", WorkspaceError, r"give \[\[night\.cells\]\] entries"),
         ("[[night.cells]]\nkind='x'\n", WorkspaceError, "an entry has kind, devices"),
         ("[[night.cells]]\nkind='x'\ndevices='h200'\n", WorkspaceError, "a list of strings"),
         ("[[night.cells]]\nkind='x'\ndevices=['h200']\ntags=['smokey']\n", UnknownNameError, "use 'smoke'"),
