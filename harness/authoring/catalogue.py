@@ -20,6 +20,9 @@ from harness.authoring.model import NAME, DeclarationError, Kernel, Kind
 from harness.authoring.workspace import Workspace
 from harness.errors import KernelFileError, WorkspaceError
 
+EXTRA = ("torch", "triton", "pytest", "pytest_benchmark")
+"""Modules of the extra `kernels`, which the core alone is installed without."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -35,7 +38,7 @@ def load_kernels(workspace: Workspace) -> dict[str, Loaded]:
 
     Raises:
         KernelFileError: a file cannot be imported, declares no KERNEL, or two declare one name.
-        WorkspaceError: no kernels/ folder, or it holds no kernel file.
+        WorkspaceError: no kernels/ folder, or it holds no kernel file; or what they import is not installed (EXTRA).
     """
     _prepare_imports(workspace)
     kernels: dict[str, Loaded] = {}
@@ -167,7 +170,7 @@ def _prepare_imports(workspace: Workspace) -> None:
 
 
 class _blame:
-    """Turns whatever importing a file raises into a KernelFileError that names file and line."""
+    """Turns whatever importing a file raises into a KernelFileError that names file and line; what is not installed is not its fault."""
 
     def __init__(self, asked: str, folder: Path) -> None:
         self.asked, self.folder = asked, folder
@@ -179,6 +182,10 @@ class _blame:
         if not isinstance(error, Exception | SystemExit):
             return
         place = next(self._places(error), "")
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
+            found = f"{error.name} is not installed here, which {place.rstrip(': ') or 'it'} imports"
+            do = "install the harness with its extra `kernels` into this environment: pip install -e '.[kernels]' in its folder"
+            raise WorkspaceError(self.asked, found, do) from error
         kind = "" if isinstance(error, DeclarationError) else f"{type(error).__name__}: "
         text = str(error) or type(error).__name__
         raise KernelFileError(self.asked, f"{place}{kind}{text}", "mend the line named above") from error

@@ -1,5 +1,6 @@
 """Bad input: each error says what was asked, what was found and what to do, exits with its code, and loses nothing."""
 
+import os
 import re
 
 import pytest
@@ -50,6 +51,33 @@ def test_an_unknown_metric_exits_2(repository, harness):
 def test_a_broken_kernel_file_names_file_and_line(repository, harness):
     repository.write("kernels/bad.py", "x = (\n")
     check(harness("submit"), 2, "kernels/bad.py:1: SyntaxError")
+
+
+WITHOUT = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+"""
+
+
+@pytest.mark.parametrize("args", [("kernels",), ("plan",), ("submit",)], ids=" ".join)
+def test_without_torch_the_extra_is_named_and_no_kernel_file_is_blamed(harness, tmp_path, monkeypatch, args):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(WITHOUT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+    answer = harness(*args)
+    check(answer, 2, "torch is not installed here, which kernels/scale.py:3 imports", "pip install -e '.[kernels]'")
+    assert "mend" not in answer.err
+
+
+def test_another_module_that_is_missing_is_the_files_matter(repository, harness):
+    repository.write("kernels/bad.py", "import torch\nimport numpie\n")
+    check(harness("kernels"), 2, "kernels/bad.py:2: ModuleNotFoundError: No module named 'numpie'", "mend the line")
 
 
 def test_a_case_without_a_reference_is_refused(repository, harness):
