@@ -18,6 +18,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FEW = 20
+"""So many names are given whole; of more, the NEAREST."""
+NEAREST = 10
+
 
 class HarnessError(Exception):
     """An error with three parts: what was asked, what was found, what to do next.
@@ -47,12 +51,21 @@ class UnknownNameError(HarnessError):
     """A name that nothing declares."""
 
     @classmethod
-    def of(cls, what: str, name: str, known: Iterable[str], do: str | None = None) -> UnknownNameError:
-        """Build the error for `name`, suggesting the closest of `known`."""
+    def of(cls, what: str, name: str, known: Iterable[str], do: str | None = None, lists: str | None = None) -> UnknownNameError:
+        """Build the error for `name`, suggesting the closest of `known`; of more names than fit, the nearest are given.
+
+        Args:
+            do: what to do next, in the place of the suggestion.
+            lists: the command that lists all there are, named where not all are given here.
+        """
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1)
         hint = do or (f"use {close[0]!r}" if close else "choose one of those named above")
-        return cls(f"{what} {name!r}", f"known: {', '.join(names) or '(none)'}", hint)
+        if len(names) <= FEW:
+            return cls(f"{what} {name!r}", f"known: {', '.join(names) or '(none)'}", hint)
+        nearest = difflib.get_close_matches(name, names, n=NEAREST, cutoff=0)
+        found = f"the nearest of those known: {', '.join(nearest)}; and {len(names) - len(nearest)} more"
+        return cls(f"{what} {name!r}", found, f"{hint}; {lists} lists all" if lists else hint)
 
 
 class RefError(HarnessError):

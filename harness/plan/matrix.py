@@ -103,21 +103,23 @@ def expand(entries: Sequence[Entry], what: Description, devices: Mapping[str, De
     row; `cpu` stays where an entry has it.
 
     Raises:
-        UnknownNameError: a kernel glob, device or kind that matches nothing.
+        UnknownNameError: a kernel glob, device or kind that matches nothing; a variant or case glob that matches nothing of the kernels.
     """
     kinds = {k.name: k for k in what.kinds}
     for kind in (*filters.kinds, *(e.kind for e in entries)):
         if kind not in kinds:
             raise UnknownNameError.of("kind", kind, kinds)
+    chosen_kernels = [k for k in what.kernels if _any(filters.kernels, k.name)]
     known = {
-        "kernel": (filters.kernels, [k.name for k in what.kernels]),
-        "variant": (filters.variants, sorted({v for k in what.kernels for v in k.variants})),
-        "case": (filters.cases, sorted({c.case for k in what.kernels for c in k.cases})),
+        "kernel": (filters.kernels, {k.name for k in what.kernels}),
+        "variant": (filters.variants, {v for k in chosen_kernels for v in k.variants}),
+        "case": (filters.cases, {c.case for k in chosen_kernels for c in k.cases}),
     }
     for word, (patterns, names) in known.items():
         for pattern in patterns:
             if not fnmatch.filter(names, pattern):
-                raise UnknownNameError.of(word, pattern, names)
+                of = chosen_kernels[0].name if len(chosen_kernels) == 1 else "NAME"
+                raise UnknownNameError.of(word, pattern, names, lists=f"`harness kernels{'' if word == 'kernel' else f' show {of}'}`")
     chosen = resolve_devices(filters.devices, devices) if filters.devices else None
     found: dict[tuple[str, Cell], Expected] = {}
     for entry in entries:

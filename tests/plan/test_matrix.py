@@ -70,6 +70,16 @@ def test_an_unknown_name_is_refused_with_the_closest(filters, message):
         cells([Entry("latency", ("h200",), frozenset())], **filters)
 
 
+def test_a_case_is_looked_for_in_the_kernels_that_are_asked_for():
+    other = KernelInfo("mul", "kernels/mul.py", "", ["slow"], "slow", "slow", [CaseInfo("N=3,dtype=fp32", [])], [], False, False)
+    add = KernelInfo("add", "kernels/add.py", "", ["fast"], "fast", "fast", CASES, [], False, False)
+    kind = KindInfo("static", "static.py", "host", 1.0, 60.0, False, [])
+    for filters in (Filters(kernels=("add",), cases=("N=3*",)), Filters(kernels=("add",), variants=("slow",))):
+        with pytest.raises(UnknownNameError) as caught:
+            expand([Entry("static", ("h200",))], Description([add, other], [kind]), load_devices(), filters)
+        assert caught.value.found in ("known: N=1,dtype=fp32, N=2,dtype=fp32", "known: fast")
+
+
 def test_variants_are_chosen_by_what_they_are_to_their_kernel():
     kernel = KernelInfo("add", "kernels/add.py", "", ["fast", "slow", "torch"], "fast", "torch", CASES, [], False, False)
     kind = KindInfo("static", "static.py", "host", 1.0, 60.0, False, [KindCell("add", v, CASES[0].case, None) for v in kernel.variants])
