@@ -108,8 +108,7 @@ def show_forecast(one: Budgeted, dispatcher: Dispatcher, output: str) -> None:
         answer = plan_to_json(one.plan)
         for job, row in zip(one.plan.jobs, answer["jobs"], strict=True):
             here = job.job_id in starts
-            row |= {"affected": Tier(job.tier).affected, "expected_s": job.expected_s, "reachable": here}
-            row |= {"start_s": starts.get(job.job_id)}
+            row |= {"affected": Tier(job.tier).affected, "reachable": here, "start_s": starts.get(job.job_id)}
         answer["budget"] = {
             "seconds": one.seconds,
             "order": one.note,

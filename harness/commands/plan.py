@@ -9,6 +9,7 @@ import click
 from harness.commands import _options
 
 if TYPE_CHECKING:
+    from harness.plan.jobs import Job
     from harness.plan.plan import Plan
 
 
@@ -40,7 +41,7 @@ def command(
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data, its jobs in the order in which they start."""
+    """A plan as plain data, its jobs in the order in which they start; `expected_s` are those of its jobs one after another."""
     return {
         "ref": plan.tree.ref,
         "commit": plan.tree.commit,
@@ -48,8 +49,14 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "code_digest": plan.tree.code_digest,
         "matrix": plan.matrix,
         "cells": [{"cell": str(e.cell), "kind": e.kind} for e in plan.expected],
-        "jobs": [{"job_id": j.job_id, "kind": j.kind, "kernel": j.kernel, "device": j.device, "cells": len(j.cells)} for j in plan.jobs],
+        "expected_s": sum(job.expected_s for job in plan.jobs),
+        "jobs": list(map(_job, plan.jobs)),
     }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    named = {name: getattr(job, name) for name in ("job_id", "kind", "kernel", "device")}
+    return {**named, "cells": len(job.cells), "launches": len(job.turns), "expected_s": job.expected_s}
 
 
 def show_plan(plan: Plan, output: str) -> None:
@@ -65,4 +72,5 @@ def show_plan(plan: Plan, output: str) -> None:
     jobs = sorted(plan.jobs, key=lambda j: (j.kind, j.kernel, j.device))
     rows = [[j.kind, j.kernel, j.device, str(len(j.cells)), str(len(j.turns)), f"{j.expected_s:.0f}"] for j in jobs]
     print_table(("kind", "kernel", "device", "cells", "launches", "expected s"), rows, right=("cells", "launches", "expected s"))
-    click.echo(f"{len(plan.expected)} cells in {len(plan.jobs)} jobs")
+    seconds = f", {sum(job.expected_s for job in jobs):.0f} s expected one after another" if jobs else ""
+    click.echo(f"{len(plan.expected)} cells in {len(plan.jobs)} jobs{seconds}")
