@@ -48,13 +48,16 @@ def command(kernel: str, variants: tuple[str, ...], cases: tuple[str, ...], devi
     from harness.devices.units import local_units
     from harness.dispatch.one_unit import OneUnitDispatcher, choose_unit
     from harness.dispatch.run import describe_run, new_run_id, prepared
-    from harness.plan.bench import KIND, plan_bench
+    from harness.plan.bench import KIND, check_kernel, plan_bench
     from harness.store.runs import RunStore
 
     workspace = find_workspace()
     wanted = resolve_devices([device], load_devices()) if device else None
     asked = f"bench {kernel} on {f'a unit of {device}' if device else 'the GPU of this machine'}"
-    unit = choose_unit(local_units(), wanted, asked)
+    units = local_units()
+    if not units:
+        check_kernel(workspace, kernel)
+    unit = choose_unit(units, wanted, asked, kernel)
     assert unit.device is not None
     place = workspace.state_dir / "bench"  # apart from runs: `run:last` and a diff of this code must not take it for one
     store = RunStore(place)

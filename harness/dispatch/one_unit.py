@@ -27,13 +27,14 @@ class OneUnitDispatcher(LocalDispatcher):
         return [self._unit]
 
 
-def choose_unit(units: Sequence[Unit], devices: Collection[str] | None, asked: str) -> Unit:
+def choose_unit(units: Sequence[Unit], devices: Collection[str] | None, asked: str, kernel: str | None = None) -> Unit:
     """The first GPU that is meant.
 
     Args:
         units: the GPUs of this machine.
         devices: names of devices.toml; any device where None.
         asked: what for, in the words of an error.
+        kernel: the one that is asked about, where it is one: it can be proved without a GPU.
 
     Raises:
         Undecided: there is no GPU, none has a row in devices.toml, or none is one of `devices`.
@@ -41,7 +42,8 @@ def choose_unit(units: Sequence[Unit], devices: Collection[str] | None, asked: s
     if not units:
         drivers = " nor ".join(map(str, DRIVERS.values()))
         found = f"no GPU here: neither {drivers} lists one"
-        raise Undecided(asked, found, "run it where a GPU is; `harness submit --device cpu` proves a kernel without one")
+        proved = f"; `harness submit --kernel {kernel} --device cpu` proves the kernel without one" if kernel else ""
+        raise Undecided(asked, found, f"run it where a GPU is{proved}")
     known = [unit for unit in units if unit.device is not None]
     here = ", ".join(f"{unit.device or 'no device of the table'} ({unit.model}, {unit.uuid})" for unit in units)
     if not known:

@@ -57,6 +57,16 @@ def plan_bench(workspace: Workspace, kernel: str, device: str, variants: Sequenc
     return Plan(tree, code, MATRIX, what, tuple(expected), tuple(jobs), listing(git, tree))
 
 
+def check_kernel(workspace: Workspace, kernel: str) -> None:
+    """Look a kernel up, where there will be no plan.
+
+    Raises:
+        UnknownNameError: no such kernel.
+        HarnessError: whatever is wrong with the workspace.
+    """
+    _kernel(describe(workspace), kernel)
+
+
 def _kernel(what: Description, name: str) -> KernelInfo:
     known = {kernel.name: kernel for kernel in what.kernels}
     if name not in known:

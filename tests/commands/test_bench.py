@@ -209,7 +209,12 @@ class TestWhere:
         error = caught.value
         assert (3, "bench scale on the GPU of this machine") == (error.exit_code, error.asked)
         assert error.found.startswith("no GPU here")
-        assert "harness submit --device cpu" in error.do
+        assert "`harness submit --kernel scale --device cpu` proves the kernel" in error.do
+
+    def test_without_a_gpu_an_unknown_kernel_is_what_is_wrong(self, say: Any, bench: Bench) -> None:
+        bench.units = []
+        with pytest.raises(UnknownNameError, match="use 'scale'"):
+            say(command, "scal")
 
     def test_a_gpu_of_no_row_is_no_unit(self, say: Any, bench: Bench) -> None:
         bench.units = [replace(H200, device=None, model="Vendor Z9")]

@@ -159,8 +159,9 @@ class TestWhatIsMeasured:
 
     def test_without_a_gpu_nothing_is_measured(self, run: Any, machine: Machine) -> None:
         machine.units = []
-        with pytest.raises(Undecided, match="no GPU here"):
+        with pytest.raises(Undecided, match="no GPU here") as caught:
             run()
+        assert "run it where a GPU is" == caught.value.do
 
 
 class TestWhatIsKept:
