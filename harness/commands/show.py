@@ -11,9 +11,14 @@ import click
 from harness.commands import _options
 
 if TYPE_CHECKING:
+    from harness.authoring.workspace import Workspace
     from harness.records import Cell, Record
     from harness.store.cells import CellRecord, Line
     from harness.store.runs import RunStore
+
+
+EXAMPLE = "KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu"
+"""A cell, in errors."""
 
 
 @click.command(
@@ -53,7 +58,7 @@ def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output:
     if set("/@") & set(name):
         _show_cell(store, workspace.baselines_dir, _cell(name), output)
     else:
-        _show_run(store, store.resolve(name), output, store_uri)
+        _show_run(store, _run_id(store, workspace, name), output, store_uri)
     return 0
 
 
@@ -64,9 +69,34 @@ def _cell(text: str) -> Cell:
     try:
         return Cell.parse(text)
     except ValueError as error:
-        raise UnknownNameError(
-            f"to show {text!r}", str(error), "name a cell as `harness plan --format json` writes it, or, without --ncu, a run"
-        ) from error
+        do = "name a cell as `harness plan --format json` writes it, or, without --ncu, a run; `harness kernels show NAME` lists the parts"
+        raise UnknownNameError(f"to show {text!r}", f"{error}, as in {EXAMPLE}", do) from error
+
+
+def _run_id(store: RunStore, workspace: Workspace, name: str) -> str:
+    """The run that is meant.
+
+    Raises:
+        UnknownNameError: there is none; a name that may have been meant for a cell is told how one is written.
+    """
+    from harness.authoring.catalogue import kernel_files
+    from harness.errors import HarnessError, UnknownNameError
+
+    try:
+        return store.resolve(name)
+    except UnknownNameError as error:
+        if name.startswith("run:") or name == "last":
+            raise
+        written = f"a cell is written kernel/variant/case@device, as {EXAMPLE}"
+        try:
+            is_kernel = name in {file.stem for file in kernel_files(workspace)}
+        except HarnessError:  # a folder of records needs no kernels
+            is_kernel = False
+        if is_kernel:
+            found, do = "it is a kernel, no cell and no run", f"`harness kernels show {name}` shows it, with its variants and cases"
+        else:
+            found, do = f"it is no cell, and {error.found}", f"{error.do}; `harness kernels show NAME` lists variants and cases"
+        raise UnknownNameError(f"to show {name!r}", f"{found}; {written}", do) from error
 
 
 def _show_run(store: RunStore, run_id: str, output: str, store_uri: str | None) -> None:
@@ -102,9 +132,17 @@ def _not_ok(records: Sequence[Record]) -> list[tuple[str, str, str, str]]:
 
 
 def _show_cell(store: RunStore, baselines_dir: Path, cell: Cell, output: str) -> None:
+    from harness.devices.table import load_devices
+    from harness.errors import UnknownNameError
     from harness.store.cells import newest_records
 
-    found = newest_records(store, baselines_dir, cell)
+    try:
+        found = newest_records(store, baselines_dir, cell)
+    except UnknownNameError as error:
+        devices = load_devices()
+        if cell.device in devices:
+            raise
+        raise UnknownNameError.of("device", cell.device, devices) from error
     if output == "json":
         import json
 

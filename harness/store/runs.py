@@ -299,7 +299,7 @@ class RunStore:
 
     def _unknown(self, name: str) -> UnknownNameError:
         ids = [name for name in self.folder.children() if self.folder.size(f"{name}/run.json") is not None]
-        found = f"the newest runs in {self.folder}: {', '.join(ids[-10:])}" if ids else f"no runs in {self.folder}"
+        found = f"no run's id begins so; the newest runs in {self.folder}: {', '.join(ids[-10:])}" if ids else f"no runs in {self.folder}"
         return UnknownNameError(
             f"run {name!r}", found, "see `harness runs`" if ids else "make one with `harness submit`, or name another --store"
         )

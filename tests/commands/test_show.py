@@ -87,6 +87,20 @@ class TestCell:
         with pytest.raises(UnknownNameError, match="write kernel/variant/case@device"):
             say(command, text)
 
+    def test_half_a_cell_is_told_where_the_parts_are_listed(self, workspace: Path, say: Say) -> None:
+        with pytest.raises(UnknownNameError, match="`harness kernels show NAME` lists the parts"):
+            say(command, "norm@h200")
+
+    def test_an_unknown_device_is_named_with_those_known(self, put_run: Put, say: Say) -> None:
+        put_run(1, {})
+        with pytest.raises(UnknownNameError, match=r"known: .*h100, h200.*\n.*use 'h200'") as caught:
+            say(command, CELL.replace("@h200", "@h2000"))
+        assert "device 'h2000'" == caught.value.asked
+
+    def test_records_of_a_device_that_is_no_longer_known_are_shown(self, put_run: Put, say: Say) -> None:
+        put_run(1, {"device": "h2000"})
+        assert "latency_us" in say(command, CELL.replace("@h200", "@h2000"))
+
 
 class TestRun:
     def test_text_is_its_summary_and_every_failure(self, put_run: Put, say: Say) -> None:
@@ -114,10 +128,25 @@ class TestRun:
             "go on with it: harness submit --resume run1",
         ]
 
-    def test_an_unknown_run_lists_the_newest(self, put_run: Put, say: Say) -> None:
+    @pytest.mark.parametrize("name", ["nope", "run:nope"])
+    def test_an_unknown_run_lists_the_newest(self, put_run: Put, say: Say, name: str) -> None:
         put_run(1, {})
-        with pytest.raises(UnknownNameError, match=r"the newest runs in .*: run1"):
+        with pytest.raises(UnknownNameError, match=r"no run's id begins so; the newest runs in .*: run1"):
+            say(command, name)
+
+    def test_a_name_that_is_nothing_is_told_how_a_cell_is_written(self, put_run: Put, say: Say) -> None:
+        put_run(1, {})
+        with pytest.raises(UnknownNameError, match="a cell is written kernel/variant/case@device") as caught:
             say(command, "nope")
+        assert "see `harness runs`; `harness kernels show NAME` lists variants and cases" == caught.value.do
+
+    def test_a_kernel_is_told_where_it_is_shown(self, workspace: Path, put_run: Put, say: Say) -> None:
+        put_run(1, {})
+        (workspace / "kernels").mkdir()
+        (workspace / "kernels/norm.py").touch()
+        with pytest.raises(UnknownNameError, match="it is a kernel, no cell and no run; a cell is written") as caught:
+            say(command, "norm")
+        assert "`harness kernels show norm` shows it, with its variants and cases" == caught.value.do
 
 
 def test_help_has_examples() -> None:
