@@ -26,7 +26,7 @@ from harness.devices.fitness import Check, Level
 from harness.devices.history import LEAST, instant, usual_of
 from harness.devices.history_file import history_file, read_leases
 from harness.devices.probe import CannotList
-from harness.dispatch.launcher import START_TIMEOUT_S, Flavour, ForkServer, ServerLost, clean_environment
+from harness.dispatch.launcher import KEPT, START_TIMEOUT_S, Flavour, ForkServer, ServerLost, clean_environment
 from harness.errors import WorkspaceError
 
 PYTHON = (3, 11)
@@ -223,8 +223,6 @@ def _fork_server() -> Check:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="harness-doctor-") as folder:
         scratch = Path(folder)
-        passed = clean_environment(Flavour.INTERPRETER, scratch, {})
-        kept = f"{len(set(passed) & set(os.environ))} of {len(os.environ)} variables known to it"
         server = ForkServer(Flavour.INTERPRETER, scratch)
         failure: list[str] = []
         waiting = threading.Thread(target=_wait, args=(server, failure), daemon=True)
@@ -237,7 +235,9 @@ def _fork_server() -> Check:
     if failure:
         do = "mend what it names; what it needs of the environment must be installed, since variables are not passed on"
         return Check("launch", Level.FAIL, f"the fork server does not come up: {failure[0]}", do)
-    return Check("launch", Level.OK, f"a fork server comes up in {time.monotonic() - began:.1f} s, {kept}")
+    passed = [name for name in KEPT if name in os.environ]
+    kept = f"its environment is cleared: of your {len(os.environ)} variables it is passed {', '.join(passed) or 'none'}"
+    return Check("launch", Level.OK, f"a fork server comes up in {time.monotonic() - began:.1f} s; {kept}")
 
 
 def _wait(server: ForkServer, failure: list[str]) -> None:

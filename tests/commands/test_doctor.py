@@ -24,7 +24,7 @@ from harness.devices.history import PastLease, Stack
 from harness.devices.history_file import append_lease, history_file
 from harness.devices.probe import CannotList
 from harness.devices.table import Vendor
-from harness.dispatch.launcher import ServerLost
+from harness.dispatch.launcher import KEPT, ServerLost
 
 READINGS = {
     "sm_clock_mhz": 345.0,
@@ -288,6 +288,16 @@ class TestHost:
 
 
 class TestLaunch:
+    def test_a_server_that_comes_up_says_what_is_passed_on_to_it(self, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in KEPT:
+            monkeypatch.delenv(name, raising=False)
+        for name in ("LC_ALL", "TMPDIR", "GITHUB_TOKEN"):
+            monkeypatch.setenv(name, "x")
+        level, found, _ = doctor()[1]["launch"]
+        assert "ok" == level
+        assert found.startswith("a fork server comes up in ")
+        assert f"; its environment is cleared: of your {len(os.environ)} variables it is passed LC_ALL, TMPDIR" == found[found.index(";") :]
+
     def test_a_server_that_does_not_come_up_says_its_last_words(self, doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Server, "fails", "ImportError: libfoo.so")
         code, found = doctor()
