@@ -14,10 +14,11 @@ import traceback
 import click
 
 import harness.commands
+from harness.commands._group import Group
 from harness.errors import HarnessError
 
 
-class Verbs(click.Group):
+class Verbs(Group):
     """A group whose commands are the modules of harness.commands that have a `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -48,10 +48,30 @@ def test_the_verbs_are_found_by_scanning():
     assert group.list_commands(None) == VERBS
 
 
-def test_an_unknown_verb_is_a_usage_error():
-    done = subprocess.run([sys.executable, "-m", "harness", "sumbit"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("args", "asked", "known", "do"),
+    [
+        (("sumbit",), "verb 'sumbit'", VERBS, "use 'submit'; `harness --help` says what each does"),
+        (("xyzzy",), "verb 'xyzzy'", VERBS, "choose one of those named above; `harness --help` says what each does"),
+        (
+            ("baseline", "acept", "last"),
+            "verb of baseline 'acept'",
+            ["accept", "list"],
+            "use 'accept'; `harness baseline --help` says what each does",
+        ),
+    ],
+    ids=["like one", "like none", "of a verb"],
+)
+def test_an_unknown_verb_is_a_usage_error_that_names_those_known(args, asked, known, do):
+    done = subprocess.run([sys.executable, "-m", "harness", *args], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "sumbit" in done.stderr
+    assert done.stderr == f"harness: asked: {asked}\nfound: known: {', '.join(known)}\ndo next: {do}\n"
+
+
+def test_an_unknown_option_is_a_usage_error():
+    done = subprocess.run([sys.executable, "-m", "harness", "--sumbit"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--sumbit" in done.stderr
 
 
 @pytest.mark.parametrize(("before", "status"), [("signal.SIG_DFL", 130), ("signal.SIG_IGN", 0)], ids=["at a terminal", "under nohup"])

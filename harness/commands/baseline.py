@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.commands import _options
+from harness.commands._group import Group
 
 if TYPE_CHECKING:
     from harness.store.baselines import AcceptReport
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Accept results as baselines, and list the accepted ones.
 

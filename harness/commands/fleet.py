@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from harness.commands import _options
+from harness.commands._group import Group
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog="\b\nExamples:\n  harness fleet --address 10.0.0.7:6379\n  harness fleet up --simulate nvidia",
 )

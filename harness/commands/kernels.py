@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.commands import _options
+from harness.commands._group import Group
 
 if TYPE_CHECKING:
     from harness.plan.describe import KernelInfo
@@ -15,6 +16,7 @@ FIELDS = ("name", "file", "variants", "default", "baseline", "cases", "mutates",
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     epilog="\b\nExamples:\n  harness kernels --format json\n  harness kernels show NAME",
 )
