@@ -61,10 +61,11 @@ class UnknownNameError(HarnessError):
         names = sorted(known)
         close = difflib.get_close_matches(name, names, n=1)
         hint = do or (f"use {close[0]!r}" if close else "choose one of those named above")
+        between = "; " if any("," in one for one in names) else ", "
         if len(names) <= FEW:
-            return cls(f"{what} {name!r}", f"known: {', '.join(names) or '(none)'}", hint)
+            return cls(f"{what} {name!r}", f"known: {between.join(names) or '(none)'}", hint)
         nearest = difflib.get_close_matches(name, names, n=NEAREST, cutoff=0)
-        found = f"the nearest of those known: {', '.join(nearest)}; and {len(names) - len(nearest)} more"
+        found = f"the nearest of those known: {between.join(nearest)}; and {len(names) - len(nearest)} more"
         return cls(f"{what} {name!r}", found, f"{hint}; {lists} lists all" if lists else hint)
 
 

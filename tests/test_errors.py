@@ -34,3 +34,7 @@ def test_many_names_of_which_none_is_like_it_are_cut_too() -> None:
 
 def test_as_many_as_fit_are_not_cut() -> None:
     assert FEW == UnknownNameError.of("case", "zzz", CASES[:FEW]).found.count("dtype=")
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    assert "known: M=1,N=8; M=2,N=8" == UnknownNameError.of("case", "M=3", ["M=1,N=8", "M=2,N=8"]).found

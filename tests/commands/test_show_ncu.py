@@ -182,7 +182,7 @@ class TestWhatCannotBeCounted:
             (("run:last",), "write kernel/variant/case@device"),
             (("scael/double/N=64,dtype=fp32@h200",), "known: scale"),
             (("scale/dubble/N=64,dtype=fp32@h200",), "known: double, twice"),
-            (("scale/double/N=65,dtype=fp32@h200",), "known: N=64,dtype=fp32, N=8,dtype=fp32"),
+            (("scale/double/N=65,dtype=fp32@h200",), "known: N=64,dtype=fp32; N=8,dtype=fp32"),
             (("scale/twice/N=8,dtype=fp32@h200",), "known: N=64,dtype=fp32"),
             (("scale/double/N=64,dtype=fp32@h20",), "use 'h200'"),
             (("scale/double/N=64,dtype=fp32@mi300x",), "a device of vendor amd"),
