@@ -6,7 +6,6 @@ by itself, `pytest jobs/correctness.py --kernel GLOB --device cpu`, and then the
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from harness.authoring.catalogue import as_known, load_kernels, load_kind, load_
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
+from harness.measure.by_hand import INTERPRETER, Picked, cells_of
 from harness.measure.launch import Emitter
 from harness.measure.replay import ReplayClock
 from harness.measure.timing import Timer
@@ -30,7 +30,6 @@ from harness.records import Cell, Status
 
 if TYPE_CHECKING:
     from harness.authoring.catalogue import Loaded
-    from harness.authoring.model import Kind
     from harness.authoring.workspace import Workspace
     from harness.measure.compiles import Compiles
     from harness.measure.subject import Reading, Subject
@@ -85,6 +84,8 @@ class Session:
     lines: list[str] = field(default_factory=list)
     aside: list[tuple[Subject, Progress, Callable[[], Sequence[Reading]]]] = field(default_factory=list)
     """Cells of which something is left to measure once all have their main figure."""
+    refused: HarnessError | None = None
+    """Why a run by hand measures nothing; raised once collecting is over, since pytest takes what a collector raises for a crash."""
 
 
 DEFAULT_SEED = 1
@@ -99,21 +100,26 @@ SESSION = pytest.StashKey[Session]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The filters of a run by hand."""
     group = parser.getgroup("harness")
-    group.addoption("--kernel", default="*", help="kernels to run (a glob)")
-    group.addoption("--variant", default="*", help="variants to run (a glob)")
-    group.addoption("--case", default="*", help="case keys to run (a glob)")
-    group.addoption("--tag", default=None, help="only cases with this tag")
-    group.addoption("--device", default="cpu", help="device of devices.toml; cpu is Triton's interpreter")
+    filters = {
+        "--kernel": "only these kernels (a glob; may be repeated)",
+        "--variant": "only these variants (a glob; may be repeated)",
+        "--case": "only these cases, as 'M=1,*' (a glob of case keys; may be repeated)",
+        "--tag": "only cases with this tag, or one of these (may be repeated)",
+    }
+    for option, words in filters.items():
+        group.addoption(option, action="append", default=[], metavar="NAME", help=words)
+    group.addoption(
+        "--device", action="append", default=[], metavar="NAME", help="device of devices.toml; cpu, Triton's interpreter, if none"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the device and load the workspace; whatever is wrong with it ends the run with its three-part error."""
-    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
-        raise pytest.UsageError("job files measure: run them without pytest-xdist (-n), which shares the device between workers")
     try:
+        _refuse_workers(config)
         name = launch_request.device if launch_request else _one_device(config.getoption("--device"))
-        if name == "cpu":
+        if name == INTERPRETER:
             _interpret()
         workspace = read_workspace(launch_request.root) if launch_request else find_workspace(config.invocation_params.dir)
         device = load_devices()[name]
@@ -124,6 +130,8 @@ def pytest_configure(config: pytest.Config) -> None:
             else Timer(device, DEFAULT_SEED, None)
         )
         kernels = load_named(workspace, {Cell.parse(cell).kernel for cell in asked.cells}) if asked else load_kernels(workspace)
+        if not asked:
+            Picked.by(config).check_names(loaded.kernel for loaded in kernels.values())
         config.stash[SESSION] = Session(device, kernels, timer)
     except HarnessError as error:
         raise pytest.UsageError(as_known(str(error), launch_request.root) if launch_request else str(error)) from error
@@ -135,10 +143,18 @@ def pytest_configure(config: pytest.Config) -> None:
         launch_request.emitter.send({"type": "environment", "environment": found, "node": node_name()})
 
 
-def _one_device(name: str) -> str:
-    found = resolve_devices([name], load_devices())
+def _refuse_workers(config: pytest.Config) -> None:
+    workers = getattr(config.option, "numprocesses", None)
+    if workers or hasattr(config, "workerinput"):
+        found = "job files measure, and the workers of pytest-xdist share the device"
+        raise HarnessError(f"-n {workers}" if workers else "pytest-xdist", found, "run it without pytest-xdist (-n)")
+
+
+def _one_device(names: Sequence[str]) -> str:
+    found = resolve_devices(names or [INTERPRETER], load_devices())
     if len(found) != 1:
-        raise pytest.UsageError(f"--device {name} stands for {', '.join(found)}: by hand a job file runs on one device")
+        asked = " ".join(f"--device {name}" for name in names)
+        raise HarnessError(asked, f"these are {', '.join(found)}: by hand a job file runs on one device", "name one of them")
     return found[0]
 
 
@@ -147,61 +163,44 @@ def _interpret() -> None:
         from triton import knobs
 
         if not knobs.runtime.interpret:
-            raise pytest.UsageError("device cpu is Triton's interpreter, but triton was imported before TRITON_INTERPRET was set")
+            found = "triton was imported before TRITON_INTERPRET was set"
+            raise HarnessError("device cpu, which is Triton's interpreter", found, "set TRITON_INTERPRET=1 for the whole run")
     os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a cell."""
     if "subject" in metafunc.fixturenames:
-        kind = load_kind(Path(metafunc.module.__file__ or ""))
-        subjects = _subjects(metafunc.config, kind)
-        _check_by_hand(kind, subjects)
+        session = metafunc.config.stash[SESSION]
+        subjects: list[Subject] = []
+        try:
+            subjects = _subjects(metafunc.config, Path(metafunc.module.__file__ or ""))
+        except HarnessError as error:
+            session.refused = session.refused or error
         metafunc.parametrize("subject", subjects, ids=[str(s.cell) for s in subjects], indirect=False)
 
 
-def _check_by_hand(kind: Kind, subjects: Sequence[Subject]) -> None:
-    """Refuse a run by hand that could only fail for want of cells, of a target or of the GPU."""
-    if launch_request is not None:
-        return
-    if not subjects:
-        raise pytest.UsageError("no cell is left: widen --kernel, --variant, --case or --tag, or name another --device")
-    device, where = subjects[0].device, subjects[0].torch_device
-    if kind.on == "host" and device.triton_target is None:
-        raise pytest.UsageError(f"nothing is compiled for {device.name}: name a GPU with --device; none needs to be here")
-    if where == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise pytest.UsageError(f"no {device.name} is here: torch sees no GPU")
-
-
-def _subjects(config: pytest.Config, kind: Kind) -> list[Subject]:
+def _subjects(config: pytest.Config, job_file: Path) -> list[Subject]:
+    """The cells to measure; without any, or without a device that runs them, a run by hand is refused."""
     from harness.measure.subject import Subject
 
+    kind = load_kind(job_file)
     session = config.stash[SESSION]
     device = session.device
-    where = "meta" if kind.on == "host" else "cpu" if device.name == "cpu" else "cuda"
+    where = "meta" if kind.on == "host" else "cpu" if device.name == INTERPRETER else "cuda"
+    kernels = {name: loaded.kernel for name, loaded in session.kernels.items()}
     if launch_request is not None:
-        cells = [Cell.parse(text) for text in launch_request.cells]
-        kernels = {name: loaded.kernel for name, loaded in session.kernels.items()}
-        return [Subject(kernels[c.kernel], c.variant, kernels[c.kernel].case(c.case), device, where) for c in cells]
-    option, tag = config.getoption, config.getoption("--tag")
-    return [
-        Subject(kernel, variant, case, device, where)
-        for kernel in (loaded.kernel for loaded in session.kernels.values())
-        if fnmatch.fnmatch(kernel.name, option("--kernel"))
-        for variant in kernel.variants
-        if fnmatch.fnmatch(variant, option("--variant"))
-        for case in kernel.cases
-        if fnmatch.fnmatch(case.key, option("--case")) and (tag is None or tag in case.tags)
-        if device.name != "cpu" or "cpu" in case.tags
-        if kind.applies(kernel, variant, case)
-    ]
+        asked = [Cell.parse(text) for text in launch_request.cells]
+        cells = [(kernels[cell.kernel], cell.variant, kernels[cell.kernel].case(cell.case)) for cell in asked]
+    else:
+        cells = cells_of(Picked.by(config), kernels, job_file.stem, kind, device)
+    return [Subject(kernel, variant, case, device, where) for kernel, variant, case in cells]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let pytest-benchmark read the replayed device time."""
+    """Let pytest-benchmark read the replayed device time; refuse what collecting found cannot be measured."""
+    if (refused := config.stash[SESSION].refused) is not None:
+        raise pytest.UsageError(str(refused))
     for item in items:
         if "benchmark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=config.stash[SESSION].clock))
