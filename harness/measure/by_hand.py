@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -109,3 +110,15 @@ def _check_gpu(device: Device) -> None:
     if not torch.cuda.is_available():
         do = "run it where one is (`harness doctor` says what this machine lacks), or leave --device out: then Triton's interpreter runs it"
         raise HarnessError(f"--device {device.name}", f"torch {torch.__version__} sees no GPU here", do)
+
+
+def check_histogram(config: pytest.Config) -> None:
+    """Ask for what pytest-benchmark draws with before anything is measured.
+
+    Raises:
+        HarnessError: it is not installed.
+    """
+    prefixes = config.getoption("benchmark_histogram", None)
+    if prefixes and importlib.util.find_spec("pygal") is None:
+        found = "no package pygal, with which pytest-benchmark draws"
+        raise HarnessError(f"--benchmark-histogram {prefixes[0]}", found, "pip install 'pytest-benchmark[histogram]'")

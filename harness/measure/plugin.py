@@ -22,7 +22,7 @@ from harness.authoring.catalogue import as_known, load_kernels, load_kind, load_
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
-from harness.measure.by_hand import INTERPRETER, Picked, cells_of
+from harness.measure.by_hand import INTERPRETER, Picked, cells_of, check_histogram
 from harness.measure.launch import Emitter
 from harness.measure.replay import ReplayClock
 from harness.measure.timing import Timer
@@ -132,6 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
         kernels = load_named(workspace, {Cell.parse(cell).kernel for cell in asked.cells}) if asked else load_kernels(workspace)
         if not asked:
             Picked.by(config).check_names(loaded.kernel for loaded in kernels.values())
+            check_histogram(config)
         config.stash[SESSION] = Session(device, kernels, timer)
     except HarnessError as error:
         raise pytest.UsageError(as_known(str(error), launch_request.root) if launch_request else str(error)) from error

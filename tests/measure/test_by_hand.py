@@ -125,9 +125,9 @@ def by_hand(repository: Any) -> Callable[..., Ran]:
     """Runs pytest in the repository, with the engine's own job files, as a user would."""
     shutil.copytree(ROOT / "jobs", repository.root / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
 
-    def run(*args: str) -> Ran:
+    def run(*args: str, first: str = "") -> Ran:
         env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        command = [sys.executable, "-m", "pytest", *args]
+        command = [sys.executable, "-c", f"{first}\nimport sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))", *args]
         done = subprocess.run(command, cwd=repository.root, env=env, capture_output=True, text=True, check=False)
         return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -153,6 +153,28 @@ def check_refused(ran: Ran, *parts: str) -> None:
 )
 def test_a_wrong_command_line_ends_without_a_traceback(by_hand: Any, args: Any, parts: Any) -> None:
     check_refused(by_hand("jobs/correctness.py", *args), *parts)
+
+
+def test_a_histogram_that_cannot_be_drawn_is_refused_before_anything_is_measured(by_hand: Any) -> None:
+    ran = by_hand("jobs/latency.py", "--benchmark-histogram", "h", first="import sys; sys.modules['pygal'] = None")
+    check_refused(ran, "--benchmark-histogram h", "no package pygal", "pip install 'pytest-benchmark[histogram]'")
+    assert "collected" not in ran.out
+
+
+SCRIPTED = """
+from harness.measure import plugin, timing
+from harness.measure.subject import Reading
+plugin.Timer.__call__ = lambda self, subject: timing.Timing([Reading("latency_us", 8.0)], (7.0, 8.0, 8.0, 8.5, 9.0))
+"""
+
+
+def test_a_histogram_shows_the_measured_times(by_hand: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pygal", reason="the extra `kernels` installs it")
+    ran = by_hand("jobs/latency.py", "--case", "N=8,*", "--benchmark-histogram", str(tmp_path / "h"), first=SCRIPTED)
+    assert ran.code == 0, ran.out + ran.err
+    drawn = (tmp_path / "h.svg").read_text()
+    assert "Speed in Microseconds (us)" in drawn
+    assert 2 == len(re.findall(r"Min: 7\.0000\s.*?Median: 8\.0000\s.*?Max: 9\.0000", drawn, re.DOTALL))
 
 
 def test_options_may_be_repeated(by_hand: Any) -> None:
