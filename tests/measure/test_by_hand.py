@@ -161,6 +161,13 @@ def test_a_histogram_that_cannot_be_drawn_is_refused_before_anything_is_measured
     assert "collected" not in ran.out
 
 
+def test_what_pytest_benchmark_skips_is_skipped(by_hand: Any) -> None:
+    ran = by_hand("jobs/latency.py", "--case", "N=8,*", "--benchmark-skip")
+    assert ran.code == 0, ran.out + ran.err
+    assert 2 == len(re.findall(r"^scale/\w+/N=8,dtype=fp32@cpu - - skipped \(.*--benchmark-skip", ran.out, re.M))
+    assert "crash" not in ran.out
+
+
 SCRIPTED = """
 from harness.measure import plugin, timing
 from harness.measure.subject import Reading

@@ -89,6 +89,15 @@ def test_an_error_of_nobody_in_the_workspace_has_no_line() -> None:
     assert "ValueError: no" == _blame(ValueError("no")).reason
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(None, (Status.SKIPPED, "why")), (object(), (Status.CRASH, "Skipped: why"))], ids=["by hand", "in a launch"]
+)
+def test_what_skips_by_hand_is_skipped_and_in_a_launch_passes_nothing(monkeypatch: Any, asked: Any, expected: Any) -> None:
+    monkeypatch.setattr(plugin, "launch_request", asked)
+    reading = _blame(pytest.skip.Exception("why"))
+    assert expected == (reading.status, reading.reason)
+
+
 def test_a_cell_that_was_put_aside_counts_the_time_and_the_compilations_of_both_its_parts(monkeypatch: Any) -> None:
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(plugin, "launch_request", SimpleNamespace(emitter=SimpleNamespace(send=sent.append)))
