@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import importlib.util
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.authoring.catalogue import job_files
 from harness.authoring.model import TAGS
+from harness.authoring.workspace import find_workspace
 from harness.errors import HarnessError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -122,3 +125,11 @@ def check_histogram(config: pytest.Config) -> None:
     if prefixes and importlib.util.find_spec("pygal") is None:
         found = "no package pygal, with which pytest-benchmark draws"
         raise HarnessError(f"--benchmark-histogram {prefixes[0]}", found, "pip install 'pytest-benchmark[histogram]'")
+
+
+def no_job_file(config: pytest.Config) -> HarnessError:
+    """What to do where pytest collected nothing."""
+    folder = find_workspace(config.invocation_params.dir).jobs_dir
+    own = ", ".join(f"pytest {os.path.relpath(file, config.invocation_params.dir)}" for file in job_files(folder))
+    asked = " ".join(["pytest", *map(str, config.invocation_params.args)])
+    return HarnessError(asked, "no job file among these: of a folder pytest takes test_*.py alone", f"name one: {own}")

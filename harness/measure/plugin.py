@@ -22,7 +22,7 @@ from harness.authoring.catalogue import as_known, load_kernels, load_kind, load_
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
 from harness.errors import HarnessError
-from harness.measure.by_hand import INTERPRETER, Picked, cells_of, check_histogram
+from harness.measure.by_hand import INTERPRETER, Picked, cells_of, check_histogram, no_job_file
 from harness.measure.launch import Emitter
 from harness.measure.replay import ReplayClock
 from harness.measure.timing import Timer
@@ -402,10 +402,20 @@ def _line(subject: Subject, reading: Reading) -> str:
     return f"{subject.cell} {reading.metric or '-'} {value} {reading.status}{reason}"
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the readings of a run by hand."""
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say on which device a run by hand measures."""
+    if launch_request or SESSION not in config.stash:
+        return None
+    name = config.stash[SESSION].device.name
+    return f"device: {name}" + (" (Triton's interpreter; a GPU: --device NAME)" if name == INTERPRETER else "")
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Print the readings of a run by hand; where pytest found no test, say where they are."""
     lines = config.stash[SESSION].lines if SESSION in config.stash else []
     if lines:
         terminalreporter.section("readings")
         for line in lines:
             terminalreporter.write_line(line)
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not launch_request and not terminalreporter.stats.get("deselected"):
+        terminalreporter.write_line(str(no_job_file(config)))

@@ -161,6 +161,14 @@ def test_a_histogram_that_cannot_be_drawn_is_refused_before_anything_is_measured
     assert "collected" not in ran.out
 
 
+def test_a_folder_is_answered_with_the_job_files_in_it(by_hand: Any) -> None:
+    ran = by_hand("jobs")
+    assert ran.code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert re.search(
+        r"^asked: pytest jobs\nfound: .+\ndo next: name one: pytest jobs/correctness\.py, .*pytest jobs/latency\.py", ran.out, re.M
+    )
+
+
 def test_what_pytest_benchmark_skips_is_skipped(by_hand: Any) -> None:
     ran = by_hand("jobs/latency.py", "--case", "N=8,*", "--benchmark-skip")
     assert ran.code == 0, ran.out + ran.err
@@ -184,7 +192,8 @@ def test_a_histogram_shows_the_measured_times(by_hand: Any, tmp_path: Path) -> N
     assert 2 == len(re.findall(r"Min: 7\.0000\s.*?Median: 8\.0000\s.*?Max: 9\.0000", drawn, re.DOTALL))
 
 
-def test_options_may_be_repeated(by_hand: Any) -> None:
+def test_options_may_be_repeated_and_the_device_is_named(by_hand: Any) -> None:
     ran = by_hand("jobs/correctness.py", "--variant", "double", "--case", "N=8,*", "--case", "N=9,*")
     assert ran.code == 0, ran.out + ran.err
+    assert "\ndevice: cpu (Triton's interpreter; a GPU: --device NAME)\n" in ran.out
     assert {"scale/double/N=8,dtype=fp32@cpu", "scale/double/N=9,dtype=fp32@cpu"} == set(re.findall(r"^(scale\S+) rel_l2", ran.out, re.M))
