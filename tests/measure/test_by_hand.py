@@ -176,6 +176,21 @@ def test_what_pytest_benchmark_skips_is_skipped(by_hand: Any) -> None:
     assert "crash" not in ran.out
 
 
+UNTIMED = """
+from harness.measure import plugin, timing
+from harness.measure.subject import Reading
+from harness.records import Status
+plugin.Timer.__call__ = lambda self, subject: timing.Timing([Reading("latency_us", None, Status.INVALID, "not_cold")], ())
+"""
+
+
+def test_a_cell_without_a_time_fails_by_its_own_reason(by_hand: Any) -> None:
+    ran = by_hand("jobs/latency.py", "--case", "N=8,*", "--variant", "double", first=UNTIMED)
+    assert ran.code == pytest.ExitCode.TESTS_FAILED
+    assert "latency_us invalid: not_cold" in ran.out
+    assert "ValueError" not in ran.out
+
+
 SCRIPTED = """
 from harness.measure import plugin, timing
 from harness.measure.subject import Reading
