@@ -191,6 +191,21 @@ def test_a_cell_without_a_time_fails_by_its_own_reason(by_hand: Any) -> None:
     assert "ValueError" not in ran.out
 
 
+LEFT_OUT = """
+from harness.measure import plugin, timing
+from harness.measure.subject import Reading
+from harness.records import Status
+readings = [Reading("latency_us", 2.0), Reading("gbps", None, Status.SKIPPED, "launch_bound")]
+plugin.Timer.__call__ = lambda self, subject: timing.Timing(readings, (2.0, 2.0))
+"""
+
+
+def test_a_figure_that_is_left_out_fails_no_cell(by_hand: Any) -> None:
+    ran = by_hand("jobs/latency.py", "--case", "N=8,*", "--variant", "double", first=LEFT_OUT)
+    assert ran.code == 0, ran.out + ran.err
+    assert "scale/double/N=8,dtype=fp32@cpu gbps - skipped (launch_bound)\n" in ran.out
+
+
 SCRIPTED = """
 from harness.measure import plugin, timing
 from harness.measure.subject import Reading
