@@ -81,5 +81,10 @@ def test_links_lead_somewhere(document):
     assert [target for target in links(document) if not target.exists()] == []
 
 
+def test_every_tag_is_explained():
+    _, tags = (ROOT / "docs/glossary.md").read_text().split("\n## Tags\n")
+    assert list(TAGS) == re.findall(r"^\| `(\w+)` \|", tags, re.MULTILINE)
+
+
 def test_every_document_is_linked_from_the_readme():
     assert set(DOCUMENTS[1:]) <= set(links(DOCUMENTS[0]))
