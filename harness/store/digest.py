@@ -38,12 +38,21 @@ def _add(found: Any, array: pa.Array) -> None:
         _add(found, array.flatten())
     elif pa.types.is_string(kind):
         _add_numbers(found, "string", pc.fill_null(pc.binary_length(array), 0))
-        found.update("".join(array.drop_null().to_pylist()).encode())
+        found.update(_text(array.drop_null()))
     elif pa.types.is_boolean(kind):
         _add_numbers(found, "bool", pc.fill_null(array, False))
     else:
         numbers = array.cast(pa.int64()) if pa.types.is_timestamp(kind) else array
         _add_numbers(found, str(numbers.type), pc.fill_null(numbers, 0))
+
+
+def _text(array: pa.StringArray) -> memoryview | bytes:
+    """The strings one after the other in UTF-8, as Arrow has them in memory: no string is made of any."""
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return b""
+    ends = memoryview(offsets).cast("i")
+    return memoryview(data)[ends[array.offset] : ends[array.offset + len(array)]]
 
 
 def _add_numbers(found: Any, what: str, array: pa.Array) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -55,3 +57,14 @@ def test_does_not_see_chunks_or_encoding(kind: pa.DataType) -> None:
 def test_does_not_see_offsets() -> None:
     values = pa.table({"column": pa.array([[9.0], [1.0], None, [2.0, 3.0]], LIST)})
     assert digest(values.slice(1)) == of([[1.0], None, [2.0, 3.0]], LIST)
+
+
+@pytest.mark.parametrize("values", [["", None], ["é", "", None, "bc"], []], ids=["empty", "mixed", "none"])
+def test_strings_are_their_utf8_wherever_they_stand_in_memory(values: list[str | None]) -> None:
+    """What files that are accepted already were signed with."""
+    longer = pa.table({"column": pa.array(["before", *values, "after"], pa.string())}).slice(1, len(values))
+    signed = hashlib.sha256(f"{len(values)}\0column\0".encode())
+    for what, numbers in (("rows", np.array([v is not None for v in values], bool)), ("string", [len((v or "").encode()) for v in values])):
+        signed.update(f"{what} {len(values)}\0".encode() + np.asarray(numbers, None if what == "rows" else np.int32).tobytes())
+    signed.update("".join(v or "" for v in values).encode())
+    assert signed.hexdigest().encode() == of(values, pa.string()) == digest(longer)
