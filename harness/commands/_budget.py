@@ -21,7 +21,6 @@ from harness.plan.plan import Plan, with_jobs
 from harness.plan.refs import ancestors
 from harness.plan.trees import Tree, harness_table, listing, tree_of_commit
 from harness.records import Cell, Record, is_left_out
-from harness.store.baselines import list_baselines
 from harness.store.lookup import Results
 from harness.store.runs import RunStore
 
@@ -71,8 +70,7 @@ def budgeted(plan: Plan, seconds: float, launches: int, workspace: Workspace, st
 def _stored_ancestor(tree: Tree, git: Git, results: Results) -> Tree | None:
     """The nearest ancestor with other code that has results."""
     known = {info.code_digest for info in results.store.list() if info.finished and not info.dirty}
-    known |= {digest for info in list_baselines(results.baselines_dir) for digest in info.code_digests}
-    known -= {tree.code_digest}
+    known = (known | set(results.accepted)) - {tree.code_digest}
     if tree.commit is None or not known:
         return None
     commit = next((one.commit for one in ancestors(git, tree.commit) if one.code_digest in known), None)

@@ -96,7 +96,9 @@ def _accepted(plan: Plan, root: Path, baselines_dir: Path) -> dict[Cell, Accepte
 
     assert plan.tree.commit is not None
     history = (Past(a.code_digest, a.distance, a.commits) for a in ancestors(Git(root), plan.tree.commit))
-    return nearest_accepted(read_baselines(baselines_dir), history, {e.cell for e in plan.expected}, PRIMARY[KIND])
+    cells, metric = {e.cell for e in plan.expected}, PRIMARY[KIND]
+    only = {name: {getattr(cell, name) for cell in cells} for name in ("kernel", "variant", "case", "device")}
+    return nearest_accepted(read_baselines(baselines_dir, {**only, "metric": {metric}}), history, cells, metric)
 
 
 def _report(plan: Plan, unit: Unit, outcome: Outcome, accepted: dict[Cell, Accepted], output: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from harness.errors import StoreError, UnknownNameError
 from harness.metrics import PRIMARY, speaks_for_cell
 from harness.records import HEAD, Cell, Record, Status
-from harness.store.files import encode, file_name, read_file
+from harness.store.files import Only, cells_in, encode, file_name, read_file, skim
 from harness.store.folder import Folder, open_folder
 from harness.store.runs import RunStore, base_has_same_jobs
-from harness.store.tables import fingerprint
+from harness.store.tables import earliest, fingerprint
 
 LEVEL = 19
 """zstd's effort for baselines: git keeps them for ever."""
@@ -131,22 +131,38 @@ def accept(
     return AcceptReport(run_id, run["commit"], tuple(files), {why: n for why, n in sorted(left_out.items()) if n})
 
 
-def read_baselines(baselines_dir: str | Path, cell: Cell | None = None) -> list[Record]:
-    """The accepted records, or those of one cell; none where nothing was ever accepted.
+def read_baselines(baselines_dir: str | Path, only: Only | None = None) -> list[Record]:
+    """The accepted records, or those of them that are wanted; none where nothing was ever accepted.
+
+    What is read is in proportion to what is wanted, see `harness.store.files.read_file`.
 
     Raises:
         StoreError: a file is corrupt, foreign, of a newer schema, or not where it was accepted; it is named.
     """
     folder = open_folder(baselines_dir)
-    paths = [path for path, device, _ in _files(folder) if cell is None or device == cell.device]
-    return [record for path in paths for record in read_file(folder, path, cell)]
+    only = only or {}
+    found: list[Record] = []
+    for path, device, run_id in _files(folder):
+        if device in only.get("device", (device,)) and run_id in only.get("run_id", (run_id,)):
+            found += read_file(folder, path, only)
+    return found
+
+
+def baseline_cells(baselines_dir: str | Path) -> set[Cell]:
+    """Every cell of which anything was accepted.
+
+    Raises:
+        StoreError: as `list_baselines`.
+    """
+    folder = open_folder(baselines_dir)
+    return {cell for path, _, _ in _files(folder) for cell in cells_in(folder, path)}
 
 
 def list_baselines(baselines_dir: str | Path) -> list[BaselineInfo]:
-    """Every baseline file, newest run first.
+    """Every baseline file, newest run first, skimmed: what is listed is not verified.
 
     Raises:
-        StoreError: as `read_baselines`.
+        StoreError: as `harness.store.files.skim`, or a file is not where it was accepted; it is named.
     """
     folder = open_folder(baselines_dir)
     infos = [_info(folder, *file) for file in _files(folder)]
@@ -243,15 +259,20 @@ def _files(folder: Folder) -> Iterator[tuple[str, str, str]]:
 
 
 def _info(folder: Folder, path: str, device: str, run_id: str) -> BaselineInfo:
-    records = read_file(folder, path)
+    cell = ("kernel", "variant", "case")
+    table = skim(folder, path, ("commit", "code_digest", "kind", "started_at", *cell))
+
+    def named(column: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in table[column].unique().to_pylist() if name))
+
     return BaselineInfo(
         device=device,
         run_id=run_id,
-        commits=tuple(sorted({record.commit for record in records if record.commit})),
-        code_digests=tuple(sorted({record.code_digest for record in records})),
-        kinds=tuple(sorted({record.kind for record in records})),
-        cells=len({record.cell for record in records}),
-        records=len(records),
+        commits=named("commit"),
+        code_digests=named("code_digest"),
+        kinds=named("kind"),
+        cells=table.group_by(list(cell)).aggregate([]).num_rows,
+        records=table.num_rows,
         size_bytes=folder.size(path) or 0,
-        started_at=min((record.started_at for record in records if record.started_at), default=None),
+        started_at=earliest(table["started_at"]),
     )

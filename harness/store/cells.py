@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import eq
 from pathlib import Path
 from statistics import median
 
 from harness.errors import UnknownNameError
 from harness.metrics import spread_percent
 from harness.records import Cell, Record, Status
-from harness.store.baselines import read_baselines
+from harness.store.baselines import baseline_cells, read_baselines
+from harness.store.files import of_cell
 from harness.store.runs import RunStore
 
 
@@ -62,7 +64,7 @@ def newest_records(store: RunStore, baselines_dir: str | Path, cell: Cell) -> li
     by_run = [(info.started_at, [CellRecord("run", record) for record in records]) for info, records in store.find(cell)]
     in_store = {run[0].record.run_id for _, run in by_run}
     accepted: dict[str, list[CellRecord]] = {}
-    for record in read_baselines(baselines_dir, cell):
+    for record in read_baselines(baselines_dir, of_cell(cell)):
         if record.run_id not in in_store:
             accepted.setdefault(record.run_id, []).append(CellRecord("baseline", record))
     by_run += [(max(found.record.started_at or "" for found in run), run) for run in accepted.values()]
@@ -117,9 +119,12 @@ def _line(group: Sequence[CellRecord]) -> Line:
 
 
 def _unknown(store: RunStore, baselines_dir: str | Path, cell: Cell) -> UnknownNameError:
-    known = {str(record.cell) for info in store.list() for record in store.read(info.run_id)[1]}
-    known |= {str(record.cell) for record in read_baselines(baselines_dir)}
-    close = difflib.get_close_matches(str(cell), known, n=3)
+    known = store.cells() | baseline_cells(baselines_dir)
+    alike: dict[int, list[str]] = {}
+    for one in known:
+        alike.setdefault(sum(map(eq, astuple(one), astuple(cell))), []).append(str(one))
+    likeliest = alike[max(alike)] if alike else []  # those of most equal parts: it takes long to compare the texts of all
+    close = difflib.get_close_matches(str(cell), likeliest, n=3)
     found = f"no record of it among {len(known)} cells in {store.folder} and {baselines_dir}"
     do = f"the nearest are {', '.join(close)}" if close else "run it with `harness submit`, or see `harness plan` for the cells there are"
     return UnknownNameError(f"cell {cell}", found, do)

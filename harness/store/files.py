@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from harness.errors import StoreError
 from harness.records import Cell, Record
 from harness.store.digest import METADATA_KEY, digest
 from harness.store.folder import Folder, open_folder
-from harness.store.schema import RESTORE, current
+from harness.store.schema import RESTORE, VERSION_COLUMN, check_required, current, is_current
 from harness.store.tables import from_table, sort_records, to_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -50,13 +51,27 @@ def encode(records: Sequence[Record], where: str, level: int) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def read_file(folder: Folder, path: str, cell: Cell | None = None, rows: int | None = None) -> list[Record]:
-    """The records of one file, or those of one cell in it.
+Only = Mapping[str, Collection[str]]
+"""Which records are wanted: by column, the values that it may have."""
+
+_PLACED = ("device", "run_id")
+"""Columns that a file's own path repeats."""
+
+
+def of_cell(cell: Cell) -> Only:
+    """The records of one cell."""
+    return {"kernel": {cell.kernel}, "variant": {cell.variant}, "case": {cell.case}, "device": {cell.device}}
+
+
+def read_file(folder: Folder, path: str, only: Only | None = None, rows: int | None = None) -> list[Record]:
+    """The records of one file, or those of them that are wanted.
+
+    A file that gives records is verified whole. One that has none of those wanted is not decoded further than to see that, see `skim`.
 
     Args:
         folder: where the file is.
         path: the file, below `folder`.
-        cell: the only cell wanted; None for all.
+        only: the records wanted; None for all.
         rows: how many records the whole file must hold, where that is known.
 
     Raises:
@@ -65,31 +80,40 @@ def read_file(folder: Folder, path: str, cell: Cell | None = None, rows: int | N
     """
     where = folder.where(path)
     content = folder.read(path)
-    try:
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
-        table.validate(full=True)
-        table = current(table, where)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"records in {where}", f"no readable Parquet file: {error}", RESTORE) from error
-    _check_place(table, PurePosixPath(path), where)
-    if rows is not None and table.num_rows != rows:
-        raise StoreError(f"records in {where}", f"{table.num_rows} records where its run wrote {rows}", RESTORE)
-    if cell is not None:
-        wanted = {"kernel": cell.kernel, "variant": cell.variant, "case": cell.case, "device": cell.device}
-        for column, value in wanted.items():
-            table = table.filter(pc.equal(table[column], value))
-    return from_table(table, where)
+    if only and not _chosen(_skimmed(content, only, path, where, rows), only).num_rows:
+        return []
+    table = _verified(content, path, where, rows)
+    return from_table(_chosen(table, only) if only else table, where)
 
 
-def read_folder(folder: Folder, cell: Cell | None = None) -> list[Record]:
+def skim(folder: Folder, path: str, columns: Collection[str]) -> pa.Table:
+    """Some columns of one file, a tenth of the work of reading it: their pages' checksums are checked, not the digest of the whole.
+
+    Raises:
+        StoreError: as `read_file`, as far as these columns show it.
+    """
+    return _skimmed(folder.read(path), columns, path, folder.where(path), None).select(list(columns))
+
+
+def cells_in(folder: Folder, path: str) -> set[Cell]:
+    """The cells that a file has records of, skimmed.
+
+    Raises:
+        StoreError: as `skim`.
+    """
+    names = ["kernel", "variant", "case", "device"]
+    table = skim(folder, path, names)
+    table = table.set_column(3, "device", table["device"].cast(pa.string())).group_by(names).aggregate([])
+    return {Cell(*row) for row in zip(*(table[name].to_pylist() for name in names), strict=True)}
+
+
+def read_folder(folder: Folder) -> list[Record]:
     """The records of every Parquet file below a folder, by path; none where there are no files.
 
     Raises:
         StoreError: as `read_file`.
     """
-    device = None if cell is None else f"device={cell.device}"
-    paths = [path for path in folder.files(".parquet") if device is None or device in path.split("/")]
-    return [record for path in paths for record in read_file(folder, path, cell)]
+    return [record for path in folder.files(".parquet") for record in read_file(folder, path)]
 
 
 def read_parquet(path: str | Path) -> list[Record]:
@@ -108,10 +132,60 @@ def read_parquet(path: str | Path) -> list[Record]:
     return read_folder(folder)
 
 
+def _skimmed(content: bytes, columns: Collection[str], path: str, where: str, rows: int | None) -> pa.Table:
+    """The columns, and those that tell whether the file is where it belongs. A file of an older schema is read whole."""
+    names = list(dict.fromkeys([VERSION_COLUMN, *_PLACED, *columns]))
+    with _parsing(where):
+        file = _open(content)
+        if not set(names) <= set(file.schema_arrow.names):
+            return _verified(content, path, where, rows)
+        table = file.read(columns=names)
+        table.validate(full=True)
+    if not is_current(table, where):
+        return _verified(content, path, where, rows)
+    check_required(table, where)
+    _check_rows(table, rows, where)
+    _check_place(table, PurePosixPath(path), where)
+    return table
+
+
+def _verified(content: bytes, path: str, where: str, rows: int | None) -> pa.Table:
+    with _parsing(where):
+        table = _open(content).read()
+        table.validate(full=True)
+        table = current(table, where)
+    _check_place(table, PurePosixPath(path), where)
+    _check_rows(table, rows, where)
+    return table
+
+
+def _open(content: bytes) -> pq.ParquetFile:
+    return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+
+
+@contextmanager
+def _parsing(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StoreError(f"records in {where}", f"no readable Parquet file: {error}", RESTORE) from error
+
+
+def _chosen(table: pa.Table, only: Only) -> pa.Table:
+    for column, values in only.items():
+        table = table.filter(pc.is_in(table[column].cast(pa.string()), value_set=pa.array(sorted(values), pa.string())))
+    return table
+
+
+def _check_rows(table: pa.Table, rows: int | None, where: str) -> None:
+    if rows is not None and table.num_rows != rows:
+        raise StoreError(f"records in {where}", f"{table.num_rows} records where its run wrote {rows}", RESTORE)
+
+
 def _check_place(table: pa.Table, path: PurePosixPath, where: str) -> None:
     folder = path.parent.name
     if not folder.startswith("device="):
         return
-    for column, named in (("device", folder.removeprefix("device=")), ("run_id", path.stem)):
+    for column, named in zip(_PLACED, (folder.removeprefix("device="), path.stem), strict=True):
         if others := sorted(set(table[column].unique().to_pylist()) - {named}):
             raise StoreError(f"records in {where}", f"records of {column} {others[0]!r}", f"move the file back to {column} {others[0]!r}")

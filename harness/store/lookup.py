@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import Undecided
 from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
-from harness.store.baselines import read_baselines
+from harness.store.baselines import list_baselines, read_baselines
 from harness.store.runs import RunStore
 
 Key = tuple[str, Cell]
@@ -79,10 +79,23 @@ class Results:
 
     def __init__(self, store: RunStore, compiled: RunStore, baselines_dir: Path) -> None:
         self.store, self.compiled, self.baselines_dir = store, compiled, baselines_dir
+        self._read: dict[tuple[str, frozenset[str]], list[Record]] = {}
 
     @cached_property
-    def _baselines(self) -> list[Record]:
-        return read_baselines(self.baselines_dir)
+    def accepted(self) -> Mapping[str, frozenset[str]]:
+        """Code digest -> ids of the runs that anything was accepted of under it."""
+        runs: dict[str, set[str]] = {}
+        for info in list_baselines(self.baselines_dir):
+            for code_digest in info.code_digests:
+                runs.setdefault(code_digest, set()).add(info.run_id)
+        return {code_digest: frozenset(ids) for code_digest, ids in runs.items()}
+
+    def _baselines(self, code_digest: str, but: Collection[str]) -> list[Record]:
+        """The accepted records of some code, but for those of some runs; kept, since a diff asks more than once."""
+        runs = self.accepted.get(code_digest, frozenset()) - set(but)
+        if runs and (code_digest, runs) not in self._read:
+            self._read[code_digest, runs] = read_baselines(self.baselines_dir, {"code_digest": {code_digest}, "run_id": runs})
+        return self._read.get((code_digest, runs), [])
 
     def run(self, name: str) -> Found:
         """The results of one run (an id, or `last`).
@@ -133,9 +146,8 @@ class Results:
         counting = [i for i in against if i.run_id in judged or (i.same_jobs and (dirty or not i.dirty))]
         known = {run["run_id"] for run, _ in read} | {info.run_id for info in against} | set(exclude)
         accepted: dict[str, dict[str, list[Record]]] = {}
-        for record in self._baselines:
-            if record.code_digest == code_digest and record.run_id not in known:
-                accepted.setdefault(record.arm, {}).setdefault(record.run_id, []).append(record)
+        for record in self._baselines(code_digest, known):
+            accepted.setdefault(record.arm, {}).setdefault(record.run_id, []).append(record)
         own = [records for _, records in read] + _newest_first(accepted.get(HEAD, {}))
         as_base = [_of_arm(self.store.read(info.run_id)[1], BASE) for info in counting] + _newest_first(accepted.get(BASE, {}))
         if not own and not any(as_base):

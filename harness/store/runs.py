@@ -17,7 +17,7 @@ from typing import Any
 from harness.errors import StoreError, UnknownNameError
 from harness.plan.matrix import Filters
 from harness.records import Cell, Record, Status
-from harness.store.files import encode, file_name, read_file
+from harness.store.files import cells_in, encode, file_name, of_cell, read_file
 from harness.store.folder import Folder, open_folder
 from harness.store.tables import fingerprint, from_table, to_table
 
@@ -192,8 +192,17 @@ class RunStore:
         records: list[Record] = []
         for device in sorted(rows) if cell is None else sorted({cell.device} & set(rows)):
             path = f"{run_id}/records/{file_name(device, run_id)}"
-            records += read_file(self.folder, path, cell, rows[device])
+            records += read_file(self.folder, path, None if cell is None else of_cell(cell), rows[device])
         return run, records
+
+    def cells(self) -> set[Cell]:
+        """Every cell that some run has a record of, skimmed.
+
+        Raises:
+            StoreError: as `list`, or as `harness.store.files.skim`.
+        """
+        paths = [f"{i.run_id}/records/{file_name(device, i.run_id)}" for i in self.list() for device in i.devices]
+        return {cell for path in paths for cell in cells_in(self.folder, path)}
 
     def list(self) -> Infos:
         """Every run, newest first.

@@ -70,6 +70,8 @@ def _type(column: str) -> pa.DataType:
 SCHEMA = pa.schema([pa.field(name, _type(name)) for name in COLUMNS])
 """Every column of a record, in the record's order."""
 
+VERSION_COLUMN = "schema_version"
+
 UPGRADES: Mapping[int, Callable[[pa.Table], pa.Table]] = {}
 """By version: the function that turns a table of that version into one of the next. Empty, as version 1 is the first."""
 
@@ -101,14 +103,26 @@ def current(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
+def is_current(table: pa.Table, where: str) -> bool:
+    """Whether a table is of today's version and has its columns' types; it may have some of the columns alone.
+
+    Raises:
+        StoreError: no schema version, several, a newer or unknown one.
+    """
+    types = {field.name: field.type for field in table.schema}
+    return _version(table, where) == SCHEMA_VERSION and all(
+        SCHEMA.get_field_index(name) >= 0 and SCHEMA.field(name).type == kind for name, kind in types.items()
+    )
+
+
 def check_required(table: pa.Table, where: str) -> None:
-    """Refuse nulls in the columns that every record has.
+    """Refuse nulls in the columns that every record has, as far as the table has them.
 
     Raises:
         StoreError: one of them holds a null; it is named.
     """
     for name in COLUMNS:
-        if name in REQUIRED and (nulls := table[name].null_count):
+        if name in REQUIRED and name in table.column_names and (nulls := table[name].null_count):
             raise StoreError(
                 f"records in {where}", f"{nulls} of {table.num_rows} rows have no {name}", f"fill in {name}: every record has one"
             )
@@ -124,9 +138,9 @@ def _check_digest(table: pa.Table, where: str) -> None:
 
 
 def _version(table: pa.Table, where: str) -> int:
-    if "schema_version" not in table.column_names:
+    if VERSION_COLUMN not in table.column_names:
         raise StoreError(f"records in {where}", "a Parquet file with no schema_version column", OURS)
-    versions = table["schema_version"].unique().to_pylist()
+    versions = table[VERSION_COLUMN].unique().to_pylist()
     if not versions:
         return SCHEMA_VERSION
     if len(versions) > 1 or not isinstance(versions[0], int):
@@ -144,5 +158,5 @@ def _upgraded(table: pa.Table, version: int) -> pa.Table:
         return table
     for step in range(version, SCHEMA_VERSION):
         table = UPGRADES[step](table)
-    index = table.column_names.index("schema_version")
-    return table.set_column(index, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int64()))
+    index = table.column_names.index(VERSION_COLUMN)
+    return table.set_column(index, VERSION_COLUMN, pa.array([SCHEMA_VERSION] * table.num_rows, pa.int64()))

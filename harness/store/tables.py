@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.errors import StoreError
 from harness.records import COLUMNS, ENVIRONMENT, EVIDENCE, SCHEMA_VERSION, Record
@@ -71,6 +72,11 @@ def from_table(table: pa.Table, where: str) -> list[Record]:
         raise StoreError(f"records in {where}", str(error), RESTORE) from error
 
 
+def earliest(times: pa.ChunkedArray) -> str | None:
+    """The first of a column's times, in ISO 8601 as a record has it; None where there is none."""
+    return _instant(pc.min(times.cast(pa.int64())).as_py())
+
+
 def _array(name: str, values: Sequence[Any], where: str) -> pa.Array:
     kind = SCHEMA.field(name).type
     try:
@@ -102,12 +108,16 @@ def _micros(text: str) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
+def _instant(micros: int | None) -> str | None:
+    """The reverse of `_micros`."""
+    return None if micros is None else (_EPOCH + timedelta(microseconds=micros)).isoformat()
+
+
 def _values(name: str, array: pa.Array, where: str) -> list[Any]:
     if name == "samples":
         return _lists(array, where)
     if name == "started_at":
-        micros = array.cast(pa.int64()).to_pylist()
-        return [None if n is None else (_EPOCH + timedelta(microseconds=n)).isoformat() for n in micros]
+        return list(map(_instant, array.cast(pa.int64()).to_pylist()))
     if name in _STRUCTS:
         return [_without_nulls(value or {}) for value in array.to_pylist()]
     if pa.types.is_dictionary(array.type):

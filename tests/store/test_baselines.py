@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from harness.errors import StoreError, UnknownNameError
 from harness.records import Cell, Record
-from harness.store.baselines import BaselineInfo, accept, list_baselines, read_baselines
+from harness.store import files
+from harness.store.baselines import BaselineInfo, accept, baseline_cells, list_baselines, read_baselines
+from harness.store.files import of_cell
+from harness.store.lookup import Results
 from harness.store.runs import RunStore
 
 Make = Callable[..., Record]
@@ -204,7 +209,58 @@ class TestAcceptingAgain:
 
 def test_one_cell(store: RunStore, records: list[Record], baselines: Path) -> None:
     accept(store, "r1", baselines)
-    assert [records[2]] == read_baselines(baselines, Cell("norm", "fused", "M=4,dtype=bf16", "cpu"))
+    assert [records[2]] == read_baselines(baselines, of_cell(Cell("norm", "fused", "M=4,dtype=bf16", "cpu")))
+
+
+class TestRecordsAreMadeOfWhatIsAskedAlone:
+    """However much was accepted: everything else stays a column of numbers."""
+
+    @pytest.fixture
+    def made(self, store: RunStore, make_record: Make, make_run: MakeRun, baselines: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The kernels of which records are made, in order."""
+        kernels = ("norm", "scan")
+        for run_id, code_digest in (("r1", "c0de"), ("r2", "5eed")):
+            common = {"run_id": run_id, "code_digest": code_digest}
+            store.write(make_run(run_id=run_id), [make_record(kernel=k, device=d, **common) for k in kernels for d in ("cpu", "h200")])
+            accept(store, run_id, baselines)
+        made: list[str] = []
+        decode = files.from_table
+
+        def spy(table: pa.Table, where: str) -> list[Record]:
+            made.extend(table["kernel"].to_pylist())
+            return decode(table, where)
+
+        monkeypatch.setattr(files, "from_table", spy)
+        return made
+
+    @pytest.mark.parametrize(
+        ("only", "rows"),
+        [
+            ({"kernel": {"scan"}}, 4),
+            ({"kernel": {"scan"}, "device": {"cpu"}}, 2),
+            ({"kernel": {"scan"}, "run_id": {"r2"}}, 2),
+            ({"kernel": {"scan"}, "code_digest": {"5eed"}, "device": {"h200"}}, 1),
+            ({"kernel": {"scan"}, "metric": {"gbps"}}, 0),
+        ],
+        ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
+    )
+    def test_by_column(self, baselines: Path, made: list[str], only: dict[str, set[str]], rows: int) -> None:
+        found = read_baselines(baselines, only)
+        assert ["scan"] * rows == [record.kernel for record in found] == made
+
+    def test_a_list_and_the_cells_there_are_need_none(self, baselines: Path, made: list[str]) -> None:
+        assert ["r2", "r2", "r1", "r1"] == [info.run_id for info in list_baselines(baselines)]
+        assert {Cell(k, "fused", "M=4,dtype=bf16", d) for k in ("norm", "scan") for d in ("cpu", "h200")} == baseline_cells(baselines)
+        assert [] == made
+
+    def test_some_code_needs_those_of_its_runs_that_are_not_here(self, store: RunStore, baselines: Path, made: list[str]) -> None:
+        shutil.rmtree(Path(store.folder.root))
+        results = Results(store, store, baselines)
+        for _ in range(2):
+            found = results.of("5eed", dirty=False)
+            assert found is not None
+            assert {"r2"} == found.sources
+        assert ["norm", "scan"] * 2 == made
 
 
 def test_nothing_accepted_is_no_baselines(baselines: Path) -> None:

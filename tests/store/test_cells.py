@@ -78,6 +78,14 @@ def test_launches_about_zero_have_no_spread(store: RunStore, put: Put, tmp_path:
     assert [None] == [line.spread_percent for line in lines(newest_records(store, tmp_path / "baselines", CELL))]
 
 
+def test_the_nearest_have_most_parts_in_common(store: RunStore, put: Put, tmp_path: Path) -> None:
+    """However like another kernel's name is: of a cell with one part mistyped the other three are right."""
+    put(1, {"case": "M=400000,N=12345,dtype=bf16"}, {"kernel": "norn", "variant": "fuse"}, {"kernel": "scan", "device": "cpu"})
+    with pytest.raises(UnknownNameError, match=r"among 3 cells") as caught:
+        newest_records(store, tmp_path / "baselines", Cell("norm", "fused", "M=400000,N=1234,dtype=bf16", "h200"))
+    assert caught.value.do == "the nearest are norm/fused/M=400000,N=12345,dtype=bf16@h200"
+
+
 def test_a_line_is_the_median_over_launches(store: RunStore, put: Put, tmp_path: Path) -> None:
     how = [{"converged": True, "method": "ring/1"}, {"converged": False, "method": "ring/1x4"}, {"converged": True, "method": "ring/1"}]
     values = [{"value": value, "launch": str(value), **of} for value, of in zip((3.0, 1.5, 9.0), how, strict=True)]

@@ -10,14 +10,19 @@ from typing import Any
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import StoreError
 from harness.records import Cell, Record
+from harness.store import schema
 from harness.store.baselines import accept
-from harness.store.files import encode, file_name, read_file, read_parquet
+from harness.store.digest import METADATA_KEY, digest
+from harness.store.files import encode, file_name, of_cell, read_file, read_parquet, skim
 from harness.store.folder import open_folder
 from harness.store.runs import RunStore
+from harness.store.tables import to_table
 
 Make = Callable[..., Record]
 MakeRun = Callable[..., dict[str, Any]]
@@ -89,7 +94,67 @@ def test_one_cell_of_a_file(tmp_path: Path, make_record: Make) -> None:
     folder = open_folder(tmp_path)
     records = [make_record(variant=variant, metric=metric) for variant in ("chain", "fused") for metric in ("gbps", "latency_us")]
     folder.write("x.parquet", encode(records, "x", 3))
-    assert records[2:] == read_file(folder, "x.parquet", Cell("norm", "fused", "M=4,dtype=bf16", "h200"))
+    assert records[2:] == read_file(folder, "x.parquet", of_cell(Cell("norm", "fused", "M=4,dtype=bf16", "h200")))
+
+
+class TestWhatIsWanted:
+    @pytest.fixture
+    def unsigned(self, tmp_path: Path, make_record: Make) -> str:
+        """A file that says something else than what was written, in a column that no one asks for."""
+        content = encode([make_record(kernel="norm"), make_record(kernel="scan")], "x", 3)
+        table = pq.read_table(pa.BufferReader(content))
+        table = table.set_column(table.schema.get_field_index("value"), "value", pa.array([12.5, 99.0]))
+        (tmp_path / "device=h200").mkdir()
+        pq.write_table(table, tmp_path / "device=h200" / "r1.parquet", write_page_checksum=True)
+        return "device=h200/r1.parquet"
+
+    def test_is_verified_with_its_whole_file(self, tmp_path: Path, unsigned: str) -> None:
+        with pytest.raises(StoreError, match="its content has digest"):
+            read_file(open_folder(tmp_path), unsigned, {"kernel": {"norm"}})
+
+    def test_is_none_of_a_file_that_is_not_decoded_further(self, tmp_path: Path, unsigned: str) -> None:
+        assert [] == read_file(open_folder(tmp_path), unsigned, {"kernel": {"norm"}, "variant": {"chain"}})
+
+    def test_is_none_of_a_file_that_stands_elsewhere_only_after_that_is_said(self, tmp_path: Path, unsigned: str) -> None:
+        (tmp_path / unsigned).rename(tmp_path / "device=h200" / "r2.parquet")
+        with pytest.raises(StoreError, match="records of run_id 'r1'"):
+            read_file(open_folder(tmp_path), "device=h200/r2.parquet", {"kernel": {"none"}})
+
+    def test_is_none_of_a_run_that_wrote_more_only_after_that_is_said(self, tmp_path: Path, unsigned: str) -> None:
+        with pytest.raises(StoreError, match="2 records where its run wrote 3"):
+            read_file(open_folder(tmp_path), unsigned, {"kernel": {"none"}}, rows=3)
+
+    def test_is_looked_for_in_a_file_of_an_older_schema_too(
+        self, tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = to_table([make_record(kernel="norm"), make_record(kernel="scan")], "x")
+        old = table.drop_columns(["kernel"]).append_column("operation", table["kernel"].combine_chunks())
+        old = old.set_column(old.schema.get_field_index("schema_version"), "schema_version", pa.array([0, 0]))
+        pq.write_table(old.replace_schema_metadata({METADATA_KEY: digest(old)}), tmp_path / "x.parquet")
+        renamed = {0: lambda table: table.rename_columns([{"operation": "kernel"}.get(name, name) for name in table.column_names])}
+        monkeypatch.setattr(schema, "UPGRADES", renamed)
+        assert ["scan"] == [record.kernel for record in read_file(open_folder(tmp_path), "x.parquet", {"kernel": {"scan"}})]
+
+
+class TestSkimming:
+    def test_gives_the_columns_asked_for(self, tmp_path: Path, make_record: Make) -> None:
+        (tmp_path / "x.parquet").write_bytes(encode([make_record(kernel="norm"), make_record(kernel="scan")], "x", 3))
+        assert {"kernel": ["norm", "scan"]} == skim(open_folder(tmp_path), "x.parquet", ["kernel"]).to_pydict()
+
+    def test_refuses_a_newer_version(self, tmp_path: Path, make_record: Make) -> None:
+        table = to_table([make_record()], "x")
+        newer = table.set_column(table.schema.get_field_index("schema_version"), "schema_version", pa.array([2]))
+        pq.write_table(newer, tmp_path / "x.parquet")
+        with pytest.raises(StoreError, match="schema version 2; this harness reads 1 to 1"):
+            skim(open_folder(tmp_path), "x.parquet", ["kernel"])
+
+    def test_a_flipped_bit_of_a_value_is_refused(self, tmp_path: Path, make_record: Make) -> None:
+        name = "a_name_that_compresses_badly_0123456789"
+        content = encode([make_record(kernel=name)], "x", 3)
+        at = content.index(b"a_name")
+        (tmp_path / "x.parquet").write_bytes(content[:at] + b"b" + content[at + 1 :])
+        with pytest.raises(StoreError, match="no readable Parquet file"):
+            skim(open_folder(tmp_path), "x.parquet", ["kernel"])
 
 
 @pytest.mark.parametrize("name", ["../r1", "", ".r1", "a/b", "a b", "r1\n"])
