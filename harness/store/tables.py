@@ -67,7 +67,7 @@ def from_table(table: pa.Table, where: str) -> list[Record]:
     """
     columns = [_values(name, table[name].combine_chunks(), where) for name in COLUMNS]
     try:
-        return [Record(**dict(zip(COLUMNS, row, strict=True))) for row in zip(*columns, strict=True)]
+        return list(map(Record.of_row, zip(*columns, strict=True)))
     except ValueError as error:
         raise StoreError(f"records in {where}", str(error), RESTORE) from error
 
@@ -117,12 +117,26 @@ def _values(name: str, array: pa.Array, where: str) -> list[Any]:
     if name == "samples":
         return _lists(array, where)
     if name == "started_at":
-        return list(map(_instant, array.cast(pa.int64()).to_pylist()))
+        distinct = array.cast(pa.int64()).dictionary_encode()
+        return _spread(list(map(_instant, distinct.dictionary.to_pylist())), distinct.indices)
+    if name == "environment":
+        return _few(array)
     if name in _STRUCTS:
         return [_without_nulls(value or {}) for value in array.to_pylist()]
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode().to_pylist()
     return array.to_pylist()
+
+
+def _spread(values: list[Any], indices: pa.Array) -> list[Any]:
+    return [None if i is None else values[i] for i in indices.to_pylist()]
+
+
+def _few(array: pa.StructArray) -> list[dict[str, Any]]:
+    """Structs of plain fields, of which few differ: those are looked at, and each row gets a copy of its own."""
+    rows = list(zip(*(field.to_pylist() for field in array.flatten()), strict=True))
+    distinct = {row: {name: value for name, value in zip(array.type.names, row, strict=True) if value is not None} for row in set(rows)}
+    return [dict(distinct[row]) for row in rows]
 
 
 def _lists(array: pa.ListArray, where: str) -> list[list[float] | None]:

@@ -125,3 +125,10 @@ def test_no_records_are_an_empty_table() -> None:
 def test_current_needs_a_digest(make_record: Make) -> None:
     with pytest.raises(StoreError, match=r"no harness\.digest"):
         current(to_table([make_record()], "r1"), "r1")
+
+
+def test_records_of_one_environment_do_not_share_it(make_record: Make) -> None:
+    same = {"id": "e", "torch": "2.11.0"}
+    first, second, other = from_table(to_table([make_record(environment=e) for e in (same, same, {})], "r1"), "r1")
+    first.environment["torch"] = "another"
+    assert (same, {}) == (second.environment, other.environment)
