@@ -106,7 +106,10 @@ def _show_run(store: RunStore, run_id: str, output: str, store_uri: str | None) 
     if output == "json":
         import json
 
-        click.echo(json.dumps({"run": run, "records": [record.to_json() for record in records]}, indent=2))
+        answer = {"run": run, "records": [record.to_json() for record in records]}
+        if earlier := store.read_earlier(run_id):
+            answer["earlier"] = [record.to_json() for record in earlier]
+        click.echo(json.dumps(answer, indent=2))
         return
     if not run.get("finished_at"):
         click.echo(f"run {run_id} has not finished: {len(run['expected'])} cells of {run['resolved']}, matrix {run['matrix']}")

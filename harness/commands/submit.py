@@ -40,7 +40,7 @@ _OF_A_PLAN = {"matrix", "ref", "kernels", "variants", "cases", "devices", "kinds
 @_dispatchers.address
 @_dispatchers.max_queue
 @click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Exit 3 unless these devices were measured.")
-@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped, as it was planned: an id, or `last`.")
+@click.option("--resume", metavar="RUN", help="Go on with a run as it was planned: an id, or `last`. See below.")
 @click.option("--store", "store_uri", metavar="URI", help="Keep the records here rather than in .harness/runs.")
 @click.option("--against", metavar="REF", help="Measure the merge base of REF too, the timed cells in pairs (ABBA) in one lease.")
 @click.option(
@@ -76,6 +76,9 @@ def command(
     output: str,
 ) -> int:
     """Run the matrix: compile, prove right, follow drift, and time every kernel on every device that is here.
+
+    --resume RUN measures what is left of a run, and once more, in all their launches, the timed cells that the machine spoilt and
+    not the code: contended, throttled, a host that stood still, a time that did not converge.
 
     Ends with exit code 0 (all that could be measured passed), 1 (something is wrong), 3 (undecided) or 130 (stopped).
     """
@@ -186,16 +189,18 @@ def _prepared(
 
 
 def _left(run: dict[str, Any], folder: Path) -> tuple[set[str], set[str]]:
-    """Devices and kinds of the cells of a run of which the journal in `folder` says nothing yet.
+    """Devices and kinds of the cells of a run that are left by the journal in `folder`: it says nothing of them yet, or they are
+    measured again.
 
     Raises:
         HarnessError: a line of the journal cannot be read.
     """
+    from harness.dispatch.again import remaining
     from harness.dispatch.journal import JOURNAL, read_entries
-    from harness.records import Cell, Status
+    from harness.records import Cell
 
     _, entries = read_entries(folder / JOURNAL)
-    known = {(first.kind, str(first.cell)) for first, *_ in entries if not Status(first.status).resumable}
+    known = {(kind, str(cell)) for kind, cell, _, _ in remaining([], entries)[0].done}
     left = [(e["kind"], e["cell"]) for e in run["expected"] if (e["kind"], e["cell"]) not in known]
     return {Cell.parse(cell).device for _, cell in left}, {kind for kind, _ in left}
 

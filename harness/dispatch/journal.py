@@ -1,4 +1,4 @@
-"""The journal: what became of each cell, one line each, on disk before it counts.
+"""The journal: what became of each cell, one line each, and which cells were measured again, on disk before it counts.
 
 A line is written whole and flushed to the disk; a torn last line (the machine stopped while writing) is dropped when
 read, and its cell runs again.
@@ -9,14 +9,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import HarnessError, Undecided
-from harness.records import Record
+from harness.records import Cell, Record
 
 JOURNAL = "journal.jsonl"
 """Its name in a run's folder."""
+
+Key = tuple[str, Cell]
+"""A kind and a cell: what a plan expects and a run answers."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """From here on, what is said of these cells is of another round of all their launches."""
+
+    cells: tuple[Key, ...]
+
+
+Entry = list[Record] | Again
 
 
 class Journal:
@@ -44,7 +58,7 @@ class Journal:
         except BaseException:
             os.close(self._fd)  # whoever mends the file may open it again in this process
             raise
-        self.seq = max((r.seq + 1 for entry in self.entries for r in entry), default=0)
+        self.seq = max((r.seq + 1 for entry in self.entries if not isinstance(entry, Again) for r in entry), default=0)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write the records of one cell, durably, all or none.
@@ -52,7 +66,18 @@ class Journal:
         Raises:
             Undecided: the disk is full or fails; the journal keeps what it had.
         """
-        data = json.dumps([r.to_json() for r in records], allow_nan=False).encode() + b"\n"
+        self._write([r.to_json() for r in records])
+
+    def begin_again(self, cells: Iterable[Key]) -> None:
+        """Write, durably, that these cells are measured again.
+
+        Raises:
+            Undecided: as `append`.
+        """
+        self._write({"again": [[kind, str(cell)] for kind, cell in cells]})
+
+    def _write(self, entry: object) -> None:
+        data = json.dumps(entry, allow_nan=False).encode() + b"\n"
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
         try:
             written = 0
@@ -71,7 +96,7 @@ class Journal:
         os.close(self._fd)
 
 
-def read_entries(path: Path) -> tuple[int, list[list[Record]]]:
+def read_entries(path: Path) -> tuple[int, list[Entry]]:
     """The length of the whole part of a journal in bytes, and its entries in order.
 
     Raises:
@@ -79,14 +104,17 @@ def read_entries(path: Path) -> tuple[int, list[list[Record]]]:
     """
     data = path.read_bytes() if path.exists() else b""
     whole = data.rfind(b"\n") + 1
-    entries: list[list[Record]] = []
+    entries: list[Entry] = []
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
             entry = json.loads(line)
+            if isinstance(entry, dict):
+                entries.append(Again(tuple((str(kind), Cell.parse(cell)) for kind, cell in entry["again"])))
+                continue
             if not isinstance(entry, list) or not entry:
                 raise ValueError(f"it is no list of records: {line[:40].decode(errors='replace')!r}")
             entries.append([Record.from_json(record) for record in entry])
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HarnessError(
                 f"journal {path}", f"line {number} cannot be read: {error}", "the file was changed by hand; restore it, or submit anew"
             ) from error

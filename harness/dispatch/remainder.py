@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.dispatch.blocks import Answer, torn
+from harness.dispatch.again import remaining, spoilt_arms
+from harness.dispatch.blocks import Answer
 from harness.dispatch.journal import JOURNAL, read_entries
-from harness.plan.jobs import Job, narrowed
+from harness.plan.jobs import Job, Turn, narrowed
 from harness.plan.plan import Plan
-from harness.records import Record, Status
+from harness.records import Cell, Record
 
 
-def answer_of(record: Record) -> Answer:
-    """What a journal entry answers: a cell of a kind, in one turn of its job."""
-    return record.kind, record.cell, record.arm, record.position
-
-
-def answers(jobs: Sequence[Job], entries: Iterable[list[Record]]) -> dict[Answer, list[Record]]:
-    """What the entries of a journal answer for good: with them, no launch of it is made again."""
-    done = {answer_of(entry[0]): entry for entry in entries if not Status(entry[0].status).resumable}
-    for answer in torn(jobs, done):
-        del done[answer]  # a block counts whole, of one lease, or not at all
-    return done
-
-
-def unfinished(jobs: Iterable[Job], done: Collection[Answer]) -> Iterator[Job]:
-    """The jobs that have launches without an answer, with those launches alone."""
+def unfinished(jobs: Iterable[Job], done: Mapping[Answer, Sequence[Record]]) -> Iterator[Job]:
+    """The jobs that have launches to make, with those launches alone: without an answer, and of a cell that has not ended."""
+    spoilt = spoilt_arms(done)
     for job in jobs:
-        turns = [replace(t, cells=tuple(c for c in t.cells if (job.kind, c, t.arm, t.position) not in done)) for t in job.turns]
+        turns = [replace(t, cells=tuple(c for c in t.cells if _waits(job.kind, c, t, done, spoilt))) for t in job.turns]
         if any(turn.cells for turn in turns):
             yield narrowed(job, turns)
 
 
+def _waits(kind: str, cell: Cell, turn: Turn, done: Collection[Answer], spoilt: Collection[tuple[str, Cell, str]]) -> bool:
+    return (kind, cell, turn.arm, turn.position) not in done and (kind, cell, turn.arm) not in spoilt
+
+
 def remainder(plan: Plan, folder: Path) -> Plan:
-    """The plan with those cells and launches alone that the journal of a run does not answer; to be shown, not to be run.
+    """The plan with those cells and launches alone that are left by the journal of a run; to be shown, not to be run.
 
     Args:
         folder: the run's folder on this machine; without a journal in it, everything is left.
@@ -45,7 +38,8 @@ def remainder(plan: Plan, folder: Path) -> Plan:
     """
     _, entries = read_entries(folder / JOURNAL)
     jobs = []
-    for job in unfinished(plan.jobs, answers(plan.jobs, entries)):
+    found, _ = remaining(plan.jobs, entries)
+    for job in unfinished(plan.jobs, found.done):
         waiting = {cell for turn in job.turns for cell in turn.cells}
         jobs.append(replace(job, cells=tuple(cell for cell in job.cells if cell in waiting)))
     left = {(job.kind, cell) for job in jobs for cell in job.cells}

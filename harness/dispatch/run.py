@@ -13,24 +13,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 import harness
+from harness.dispatch.again import Answers, Known, answer_of, disturbed, is_whole, remaining
 from harness.dispatch.blocks import torn, why_torn
 from harness.dispatch.derive import speedups
 from harness.dispatch.doubts import doubt
-from harness.dispatch.journal import JOURNAL, Journal
+from harness.dispatch.journal import JOURNAL, Journal, Key
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
-from harness.dispatch.remainder import answer_of, answers, unfinished
+from harness.dispatch.remainder import unfinished
 from harness.errors import HarnessError
 from harness.plan.budget import Allowance
 from harness.plan.describe import Description
 from harness.plan.plan import Plan
-from harness.records import BASE, HEAD, Cell, Record, Status
-
-Key = tuple[str, Cell]
-"""A kind and a cell: what a plan expects and a run answers."""
+from harness.records import BASE, HEAD, Record, Status
 
 
 class Store(Protocol):
@@ -39,8 +38,8 @@ class Store(Protocol):
     def save(self, run: dict[str, Any]) -> None:
         """Write run.json, atomically."""
 
-    def write(self, run: dict[str, Any], records: list[Record], *, replace: bool = False) -> Any:
-        """Write the records and run.json."""
+    def write(self, run: dict[str, Any], records: list[Record], *, replace: bool = False, earlier: Sequence[Record] = ()) -> Any:
+        """Write the records and run.json, and beside them the records of rounds that count no more."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,10 @@ def execute(
         raise
     try:
         store.save(run)
-        done = answers(plan.jobs, journal.entries)
+        known, again = remaining(plan.jobs, journal.entries)
+        if again:
+            journal.begin_again(again)
+        done = known.done
         capacity = dispatcher.capacity(sorted({job.device for job in plan.jobs if job.on == "unit"}))
         scratch = folder / "scratch"
         context = replace(_context(plan, run, scratch), allowance=allowance)
@@ -175,7 +177,8 @@ def execute(
             dispatcher.submit(context, todo)
             for event in dispatcher.events():
                 if isinstance(event, CellDone):
-                    records = [replace(r, seq=journal.seq + i) for i, r in enumerate(event.records)]
+                    before = known.attempts_before((event.job.kind, event.cell))
+                    records = [replace(r, seq=journal.seq + i, attempt=r.attempt + before) for i, r in enumerate(event.records)]
                     journal.seq += len(records)
                     journal.append(records)
                     done[answer_of(records[0])] = records
@@ -183,8 +186,10 @@ def execute(
                     left_out |= {(event.job.kind, cell): event.reason for turn in event.job.turns for cell in turn.cells}
                 observe(event)
         absent = {device for device, units in capacity.items() if not units}
-        for answer, why in [(answer, why_torn(answer, done)) for answer in torn(plan.jobs, done)]:
-            done[answer] = [_spoilt(r, why) if r.status == Status.OK else r for r in done[answer]]
+        standing = _stand(plan, known)
+        left_out = {key: reason for key, reason in left_out.items() if key not in standing}
+        for answers in (done, *(one for rounds in known.rounds.values() for one in rounds)):
+            _spoil_torn(plan, answers)
         records = [r for entry in done.values() for r in entry]
         records += list(speedups(records, {k.name: k.baseline for k in plan.description.kernels}))
         answered: dict[Key, int] = {}
@@ -195,13 +200,42 @@ def execute(
         if changed := plan.changed_files():
             why = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"  # nobody knows what was measured
             records = [r if Status(r.status).resumable else _spoilt(r, why) for r in records]
-        finished = _conclude(plan, run, records, left_out, absent, cancelled.is_set(), require)
-        store.write(finished, records, replace=True)
+        finished = _conclude(plan, run, records, left_out, absent, cancelled.is_set(), require) | _repeats(known, records)
+        earlier = [r for rounds in known.rounds.values() for one in rounds for entry in one.values() for r in entry]
+        store.write(finished, records, replace=True, **({"earlier": earlier} if earlier else {}))
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None
         return Outcome(finished, records)
     finally:
         dispatcher.close()
         journal.close()
+
+
+def _stand(plan: Plan, known: Known) -> set[Key]:
+    """Let the round before count of each cell whose last round has not come to its end; such cells."""
+    standing = {key for key in known.rounds if not is_whole(plan.jobs, key, known.of(key))}
+    for key in standing:
+        for answer in known.of(key):
+            del known.done[answer]  # the journal has it: the round goes on when the run is resumed
+        known.done |= known.rounds[key].pop()
+    return standing
+
+
+def _spoil_torn(plan: Plan, done: Answers) -> None:
+    """Make what was timed in a torn block invalid."""
+    for answer, why in [(answer, why_torn(answer, done)) for answer in torn(plan.jobs, done)]:
+        done[answer] = [_spoilt(r, why) if r.status == Status.OK else r for r in done[answer]]
+
+
+def _repeats(known: Known, records: Sequence[Record]) -> dict[str, Any]:
+    """What run.json says of cells that were measured again, and of those that `--resume` would measure again."""
+    before = {key: disturbed(chain.from_iterable(rounds[-1].values())).get(key, "") for key, rounds in known.rounds.items() if rounds}
+    return {
+        "measured_again": [
+            {"cell": str(cell), "kind": kind, "rounds": 1 + len(known.rounds[kind, cell]), "before": why}
+            for (kind, cell), why in sorted(before.items())
+        ],
+        "to_measure_again": [{"cell": str(cell), "kind": kind, "reason": why} for (kind, cell), why in sorted(disturbed(records).items())],
+    }
 
 
 def _key(record: Record) -> Key:

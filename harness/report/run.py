@@ -65,7 +65,8 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | N
     Args:
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
             `by_status`, `required_missing`, `exit_code`, `against`, `options`; of one with a budget, `required_left_out`; of one with
-            cells that are undecided although no record says so, `undecided`.
+            cells that are undecided although no record says so, `undecided`; where cells were measured again, or would be,
+            `measured_again` and `to_measure_again`.
         records: the run's.
         store: what `--store` was, where it was given: the commands that are named need it too.
 
@@ -83,6 +84,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | N
         _section("Results", _results(ended)),
         _section("Failed", _list(failed, run["run_id"])),
         _section("Undecided", _list(undecided, run["run_id"])),
+        _section("Measured again", _again(run)),
         _section("Not measured", _absent(ended)),
         _section("Left out by the budget", _left_out(ended)),
         _section("Units", unit_lines(records)),
@@ -146,6 +148,13 @@ def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
     return [*map(str, ended[:LISTED]), *([f"and {more} more; `harness show {run_id}` lists them all"] if more > 0 else [])]
 
 
+def _again(run: Mapping[str, Any]) -> list[str]:
+    """How often cells were measured in all that were measured again, and what was said of them before."""
+    found = run.get("measured_again", ())
+    lines = [f"{one['cell']}  {one['kind']}  {one['rounds']} times; before: {words.one_line(one['before'])}" for one in found]
+    return [*lines[:LISTED], *([f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]
+
+
 def _absent(ended: Sequence[_Ended]) -> list[str]:
     counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in ended:
@@ -188,6 +197,9 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
         steps.append(f"run what was left out: {resume_command(run)}{store}")
     elif rest:
         steps.append(f"run what was cut short: {resume_command(run)}{store}")
+    if again := run.get("to_measure_again"):
+        what = f"measure what the machine spoilt again, {words.count(len(again), 'cell')}"
+        steps.append(f"{what}: {'the same command' if rest else resume_command(run) + store}")
     if absent:
         steps.append(f"measure {', '.join(absent)}: run the same command where one is; --require NAME makes its absence an error")
     done = [e for e in ended if e.status is Status.OK]

@@ -18,6 +18,10 @@ from harness.store.folder import Folder, open_folder
 from harness.store.schema import RESTORE, VERSION_COLUMN, check_required, current, is_current
 from harness.store.tables import from_table, sort_records, to_table
 
+EARLIER = "_earlier"
+"""Folder of a run's records that count no more, since their cells were measured again. Other readers of a whole folder pass over it, too:
+by a custom of Parquet data sets, what begins so is no part of one."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -108,12 +112,13 @@ def cells_in(folder: Folder, path: str) -> set[Cell]:
 
 
 def read_folder(folder: Folder) -> list[Record]:
-    """The records of every Parquet file below a folder, by path; none where there are no files.
+    """The records of every Parquet file below a folder, by path, but for those that count no more; none where there are no files.
 
     Raises:
         StoreError: as `read_file`.
     """
-    return [record for path in folder.files(".parquet") for record in read_file(folder, path)]
+    paths = [path for path in folder.files(".parquet") if EARLIER not in path.split("/")]
+    return [record for path in paths for record in read_file(folder, path)]
 
 
 def read_parquet(path: str | Path) -> list[Record]:

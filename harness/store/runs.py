@@ -17,7 +17,7 @@ from typing import Any
 from harness.errors import StoreError, UnknownNameError
 from harness.plan.matrix import Filters
 from harness.records import Cell, Record, Status
-from harness.store.files import cells_in, encode, file_name, of_cell, read_file
+from harness.store.files import EARLIER, cells_in, encode, file_name, of_cell, read_file
 from harness.store.folder import Folder, open_folder
 from harness.store.tables import fingerprint, from_table, to_table
 
@@ -26,6 +26,10 @@ LEVEL = 3
 
 VERSION = 1
 """Version of run.json."""
+
+RECORDS = "records"
+DERIVED = "speedup"
+"""The metric that follows from other cells' records, and is another where those were measured again."""
 
 _MEND = "restore run.json from where it was copied, or move the run's folder away"
 
@@ -132,42 +136,49 @@ class RunStore:
             StoreError: another run has that id, or it cannot be written.
         """
         before = self._before(run)
-        self._save(run, before["store"]["rows"] if before else {})
+        self._save(run, before["store"] if before else {"rows": {}})
 
-    def write(self, run: Mapping[str, Any], records: Sequence[Record], *, replace: bool = False) -> Paths:
+    def write(self, run: Mapping[str, Any], records: Sequence[Record], *, replace: bool = False, earlier: Sequence[Record] = ()) -> Paths:
         """Write a run: one file a device, then run.json, which makes them count.
 
         Args:
             run: run.json: at least `run_id` and `created_at`.
             records: all of the run's records, any order.
             replace: whether a finished run may be overwritten by what it became when it was resumed.
+            earlier: records that count no more, since their cells were measured again; only `read_earlier` gives them.
 
         Returns:
-            Paths of the Parquet files.
+            Paths of the Parquet files of `records`.
 
         Raises:
             StoreError: another run has that id; the run is finished and `replace` is false, or a record of a cell that
-                was done is not among `records`; a record names another run, or has a value its column cannot hold.
+                was done is neither among `records` nor `earlier`; a record names another run, or has a value its column cannot hold.
         """
         run_id = str(run["run_id"])
-        if others := sorted({record.run_id for record in records} - {run_id}):
+        if others := sorted({record.run_id for record in (*records, *earlier)} - {run_id}):
             raise StoreError(f"to write run {run_id}", f"records of run {others[0]!r}", "write each run by itself")
         before = self._before(run)
         if before is not None and before.get("finished_at"):
             if not replace:
                 raise StoreError(f"to write run {run_id}", f"it is stored: {_who(before)}", "runs are immutable; take a new run id")
-            self._check_superset(before, records)
+            self._check_superset(before, (*records, *earlier))
             # Files are replaced one by one. Until all are, the run has not finished: no look-up counts it, and it can be resumed.
-            self._save({key: value for key, value in before.items() if key not in _FINISHED_RUN}, {})
-        by_device: dict[str, list[Record]] = {}
+            self._save({key: value for key, value in before.items() if key not in _FINISHED_RUN}, {"rows": {}})
+        put_by = {"earlier": self._write(run_id, EARLIER, earlier)} if earlier else {}
+        rows = self._write(run_id, RECORDS, records)
+        self._save(run, {"rows": dict(sorted(rows.items())), **put_by})
+        return [self.folder.where(f"{run_id}/{RECORDS}/{file_name(device, run_id)}") for device in rows]
+
+    def _write(self, run_id: str, name: str, records: Sequence[Record]) -> dict[str, int]:
+        """Write records below a folder of a run, one file a device; the rows of each."""
+        by_device: dict[str, Records] = {}
         for record in records:
             by_device.setdefault(record.device, []).append(record)
-        paths = {device: f"{run_id}/records/{file_name(device, run_id)}" for device in by_device}
+        paths = {device: f"{run_id}/{name}/{file_name(device, run_id)}" for device in by_device}
         files = {path: encode(by_device[device], self.folder.where(path), LEVEL) for device, path in paths.items()}
         for path, content in files.items():
             self.folder.write(path, content)
-        self._save(run, {device: len(rows) for device, rows in sorted(by_device.items())})
-        return [self.folder.where(path) for path in files]
+        return {device: len(by_device[device]) for device in paths}
 
     def read_run(self, run_id: str) -> dict[str, Any]:
         """A run's run.json, with all that resuming it takes.
@@ -188,12 +199,24 @@ class RunStore:
             StoreError: a file is missing, corrupt, or not the one that was written; it is named.
         """
         run = self._known(run_id)
-        rows: dict[str, int] = run["store"]["rows"]
-        records: list[Record] = []
+        return run, self._read(run, RECORDS, run["store"]["rows"], cell)
+
+    def read_earlier(self, run_id: str) -> Records:
+        """A run's records that count no more, since their cells were measured again, ordered as by `read`.
+
+        Raises:
+            UnknownNameError: no such run.
+            StoreError: as `read`.
+        """
+        run = self._known(run_id)
+        return self._read(run, EARLIER, run["store"].get("earlier", {}), None)
+
+    def _read(self, run: Mapping[str, Any], name: str, rows: Mapping[str, int], cell: Cell | None) -> Records:
+        records: Records = []
         for device in sorted(rows) if cell is None else sorted({cell.device} & set(rows)):
-            path = f"{run_id}/records/{file_name(device, run_id)}"
+            path = f"{run['run_id']}/{name}/{file_name(device, run['run_id'])}"
             records += read_file(self.folder, path, None if cell is None else of_cell(cell), rows[device])
-        return run, records
+        return records
 
     def cells(self) -> set[Cell]:
         """Every cell that some run has a record of, skimmed.
@@ -285,15 +308,16 @@ class RunStore:
             raise StoreError(f"to write run {run['run_id']}", f"the id is taken: {_who(before)}", "take a new run id")
         return before
 
-    def _save(self, run: Mapping[str, Any], rows: Mapping[str, int]) -> None:
+    def _save(self, run: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         file_name("any", str(run["run_id"]))
-        whole = {**run, "store": {"version": VERSION, "rows": rows}}
+        whole = {**run, "store": {**stored, "version": VERSION}}
         self.folder.write(f"{run['run_id']}/run.json", json.dumps(whole, indent=1, allow_nan=False).encode())
 
     def _check_superset(self, before: Mapping[str, Any], records: Sequence[Record]) -> None:
         run_id = before["run_id"]
-        paths = [f"{run_id}/records/{file_name(device, run_id)}" for device in before["store"]["rows"]]
-        old = [record for path in paths for record in read_file(self.folder, path)]
+        names = {RECORDS: before["store"]["rows"], EARLIER: before["store"].get("earlier", {})}
+        paths = [f"{run_id}/{name}/{file_name(device, run_id)}" for name, rows in names.items() for device in rows]
+        old = [record for path in paths for record in read_file(self.folder, path) if record.metric != DERIVED]
         again = {(record.kind, record.cell) for record in old if Status(record.status).resumable}
         new = from_table(to_table(records, f"run {run_id}"), f"run {run_id}")
         lost = Counter(fingerprint(record) for record in old if (record.kind, record.cell) not in again)

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from harness.dispatch.journal import Journal, read_entries
+from harness.dispatch.journal import Again, Journal, read_entries
 from harness.errors import HarnessError
-from harness.records import Record
+from harness.records import Cell, Record
 
 
 def record(seq: int) -> Record:
@@ -69,6 +69,13 @@ def test_a_torn_line_is_cut_off_before_the_next_is_written(path):
     assert [[record(0), record(1)], [record(7)]] == read_entries(path)[1]
 
 
+def test_that_cells_are_measured_again_is_read(journal, path):
+    cells = (("latency", record(0).cell), ("latency", Cell("scan", "fused", "N=8,dtype=fp32", "h200")))
+    journal.begin_again(cells)
+    journal.append([record(3)])
+    assert [[record(0), record(1)], [record(2)], Again(cells), [record(3)]] == read_entries(path)[1]
+
+
 def test_a_second_writer_is_refused(journal, path):
     before = path.read_bytes()
     with pytest.raises(HarnessError, match="another process is running it") as caught:
@@ -100,8 +107,20 @@ def test_a_write_that_fails_keeps_what_it_had(journal, path, monkeypatch, torn_a
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", "{}", "3", "null", '"word"', '["word"]', "[[]]", '[{"kernel": "norm"}]', "[" * 200_000],
-    ids=["torn", "empty", "object", "number", "null", "text", "list of text", "list of lists", "a record of few columns", "deep"],
+    ["{", "[]", "{}", "3", "null", '{"again": ["word"]}', '"word"', '["word"]', "[[]]", '[{"kernel": "norm"}]', "[" * 200_000],
+    ids=[
+        "torn",
+        "empty",
+        "object",
+        "number",
+        "null",
+        "no cells",
+        "text",
+        "list of text",
+        "list of lists",
+        "a record of few columns",
+        "deep",
+    ],
 )
 class TestALineThatIsNoEntry:
     @pytest.fixture

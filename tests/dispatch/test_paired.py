@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from harness.authoring.workspace import bundled_jobs
+from harness.dispatch.again import remaining
 from harness.dispatch.blocks import spoils, torn, why_torn
+from harness.dispatch.remainder import unfinished
 from harness.plan.jobs import ABBA, Job, Turn
 from harness.records import Cell, Record
 
@@ -73,6 +75,35 @@ class TestATornBlock:
         done = answers(job().turns[:6])
         (first, _) = torn([job()], done)
         assert "incomplete_block: not every launch of its ABBA block was made, or not in one lease" == why_torn(first, done)
+
+
+class TestWhatIsResumedOfAPair:
+    """By the entries of a journal: the launches that are made."""
+
+    def left(self, *changed):
+        """Of a cell whose launches are all good, but for what is given of some positions; and the cells that are measured again."""
+        whole = job()
+        found, again = remaining([whole], [[replace(record(turn), **dict(changed).get(turn.position, {}))] for turn in whole.turns])
+        return [turn.position for one in unfinished([whole], found.done) for turn in one.turns], list(again)
+
+    def test_is_nothing_where_all_is_good(self):
+        assert ([], []) == self.left()
+
+    @pytest.mark.parametrize("arm", [0, 1], ids=["of base", "of head"])
+    def test_are_all_launches_of_both_arms_where_the_machine_spoilt_one(self, arm):
+        spoilt = {"status": "invalid", "reason": "contended: another process", "value": None}
+        assert (list(range(8)), [("latency", CELL)]) == self.left((arm, spoilt))
+
+    def test_is_nothing_of_a_cell_that_was_refused_for_what_it_does(self):
+        whole, over = job(), {"status": "invalid", "reason": "over_peak: too fast", "value": None}
+        made = [turn for turn in whole.turns if turn.arm == "base" or turn.position == 1]  # head's others were not made
+        found, again = remaining([whole], [[replace(record(turn), **over if turn.position == 1 else {})] for turn in made])
+        assert ([], {}) == (list(unfinished([whole], found.done)), again)
+
+    def test_is_the_torn_block_of_one_that_was_stopped(self):
+        whole = job()
+        found, again = remaining([whole], [[record(turn)] for turn in whole.turns[:6]])
+        assert ([4, 5, 6, 7], {}) == ([turn.position for one in unfinished([whole], found.done) for turn in one.turns], again)
 
 
 @pytest.mark.parametrize(

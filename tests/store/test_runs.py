@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from harness.errors import StoreError, UnknownNameError
 from harness.records import Cell, Record
+from harness.store.files import read_parquet
 from harness.store.folder import Folder
 from harness.store.runs import RunInfo, RunStore, exclude_run
 from harness.store.tables import sort_records
@@ -139,6 +140,46 @@ class TestWritingARunAgain:
     def test_description_alone_keeps_the_records(self, store: RunStore, written: list[Record], make_run: MakeRun) -> None:
         store.save(make_run(matrix="smoke"))
         assert ("smoke", 2) == (store.read_run("r1")["matrix"], len(store.read("r1")[1]))
+
+
+class TestWhatWasMeasuredAgain:
+    """Its records before are kept beside those that count, and nothing but a question for them finds them."""
+
+    @pytest.fixture
+    def rounds(self, make_record: Make) -> tuple[list[Record], list[Record]]:
+        """A cell's records of two rounds."""
+        spoilt = make_record(attempt=1, status="invalid", reason="contended", value=None, samples=None)
+        return [spoilt, make_record(attempt=1, seq=1)], [make_record(attempt=2), make_record(attempt=2, seq=1)]
+
+    def test_counts_in_its_last_round(self, store: RunStore, rounds: Any, make_run: MakeRun) -> None:
+        before, after = rounds
+        store.write(make_run(), before)
+        store.write(make_run(), after, replace=True, earlier=before)
+        assert [2, 2] == [r.attempt for r in store.read("r1")[1]]
+        assert [1, 1] == [r.attempt for r in store.read_earlier("r1")]
+        assert [2, 2] == [r.attempt for _, records in store.find(after[0].cell) for r in records]
+        assert [2, 2] == [r.attempt for r in read_parquet(store.folder.where("r1"))]
+
+    @pytest.mark.parametrize("lacks", ["the first", "the second"])
+    def test_is_not_lost(self, store: RunStore, rounds: Any, make_record: Make, make_run: MakeRun, lacks: str) -> None:
+        before, after = rounds
+        store.write(make_run(), before)
+        store.write(make_run(), after, replace=True, earlier=before)
+        third = [make_record(attempt=3)]
+        with pytest.raises(StoreError, match="2 of its records and 0 of its cells"):
+            store.write(make_run(), third, replace=True, earlier=after if lacks == "the first" else before)
+        store.write(make_run(), third, replace=True, earlier=[*before, *after])
+        assert (1, 4) == (len(store.read("r1")[1]), len(store.read_earlier("r1")))
+
+    def test_is_nothing_of_most_runs(self, store: RunStore, rounds: Any, make_run: MakeRun) -> None:
+        store.write(make_run(), rounds[0])
+        assert [] == store.read_earlier("r1")
+
+    def test_changes_what_follows_from_it(self, store: RunStore, make_record: Make, make_run: MakeRun) -> None:
+        """The speed-up of one variant, where the other was measured again."""
+        store.write(make_run(), [make_record(), make_record(metric="speedup", value=2.0)])
+        store.write(make_run(), [make_record(), make_record(metric="speedup", value=3.0)], replace=True)
+        assert [12.5, 3.0] == [r.value for r in store.read("r1")[1]]
 
 
 class TestAFinishedRunThatIsTornWhileItIsReplaced:

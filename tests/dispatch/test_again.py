@@ -1,0 +1,258 @@
+"""`--resume` measures again what the machine spoilt, and not what the code did; nothing that was measured is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from harness.authoring.workspace import find_workspace
+from harness.dispatch.again import MACHINES, disturbance
+from harness.dispatch.blocks import spoils
+from harness.dispatch.fitness import UNCLOSED, Unfit
+from harness.dispatch.journal import JOURNAL
+from harness.dispatch.protocol import CellDone, JobDone, LeftOut
+from harness.dispatch.remainder import remainder
+from harness.dispatch.run import describe_run, execute
+from harness.dispatch.stamp import Place, stamped
+from harness.measure.clock.validity import Reason
+from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
+from harness.plan.matrix import Filters
+from harness.plan.plan import make_plan
+from harness.records import BASE, HEAD, Record
+from harness.report.run import render_run
+from harness.store.baselines import accept
+from harness.store.runs import RunStore
+
+RUN = "20260131T235959-1f2e3d"
+CELL = "scale/double/N=8,dtype=fp32@h200"
+OTHER = "scale/twice/N=8,dtype=fp32@h200"
+
+
+def ok(us: float = 10.0, **columns: Any) -> dict[str, Any]:
+    return {"metric": "latency_us", "value": us, "status": "ok", "reason": None, "samples": [us], "converged": True} | columns
+
+
+def bad(status: str, reason: str | None, metric: str | None = "latency_us") -> dict[str, Any]:
+    return {"metric": metric, "value": None, "status": status, "reason": reason}
+
+
+HOST = bad("invalid", "host_clock: the device's clock says 9 us, the host's 90 us")
+CONTENDED = bad("invalid", "contended: another process computed on the unit")
+MEMORY = bad("skipped", "memory: 3 GB are free")
+LOST = bad("infra", "worker_lost: it ended", None)
+
+
+def records(*launches: dict[str, Any], kind: str = "latency", arms: tuple[str, ...] = ()) -> list[Record]:
+    names = {"kernel": "scale", "variant": "double", "case": "N=8,dtype=fp32", "dtype": "fp32", "device": "h200", "kind": kind}
+    each = zip(launches, arms or [HEAD] * len(launches), strict=True)
+    return [Record(**names, **columns, arm=arm, position=n) for n, (columns, arm) in enumerate(each)]
+
+
+def test_the_machines_reasons_are_reasons():
+    assert {*Unfit, UNCLOSED, "incomplete_block"} | ({*map(str, Reason)} & MACHINES) == MACHINES
+
+
+class TestACell:
+    @pytest.mark.parametrize("code", sorted(MACHINES))
+    def test_that_the_machine_spoilt_is_worth_it(self, code):
+        assert f"invalid: {code}: so it was" == disturbance("latency", records(ok(), bad("invalid", f"{code}: so it was")))
+
+    @pytest.mark.parametrize("code", sorted(set(map(str, Reason)) - MACHINES))
+    def test_that_was_refused_for_what_the_code_does_is_not(self, code):
+        assert disturbance("latency", records(CONTENDED, bad("invalid", code))) is None
+
+    @pytest.mark.parametrize("status", ["wrong", "crash", "timeout", "oom", "build_failed"])
+    def test_that_failed_in_any_launch_is_not(self, status):
+        assert disturbance("latency", records(CONTENDED, bad(status, "contended", None))) is None
+
+    def test_that_did_not_converge_is(self):
+        assert disturbance("latency", records(ok(), ok(converged=False))) == "not converged"
+
+    def test_that_passed_is_not_whatever_its_figures_beside(self):
+        beside = [ok(metric="eager_us", converged=False), bad("skipped", "warm_footprint", "latency_warm_us")]
+        assert disturbance("latency", records(ok(), ok(), *beside)) is None
+
+    def test_whose_figure_beside_the_machine_spoilt_is(self):
+        assert disturbance("latency", records(ok(), HOST | {"metric": "eager_us"})) is not None
+
+    def test_that_had_memory_in_some_launches_is_and_one_that_never_had_is_not(self):
+        assert disturbance("latency", records(ok(), MEMORY)) == "skipped in some launches: memory: 3 GB are free"
+        assert disturbance("latency", records(MEMORY)) is None
+        assert disturbance("latency", records(ok(), MEMORY, arms=(BASE, HEAD))) is None, "head's code needs more"
+        assert disturbance("latency", records(ok(), bad("skipped", "simulated"))) is None
+
+    def test_that_was_not_timed_is_not(self):
+        assert disturbance("correctness", records(bad("invalid", "host_clock", None), kind="correctness")) is None
+
+
+class Dispatcher:
+    """An h200 that says of each cell, launch after launch, what the test says; stops where it says nothing more."""
+
+    name, dropped = "fake", 0
+
+    def __init__(self, units: int, says: dict[str, list[Any]]) -> None:
+        self.units, self.says = units, {cell: list(said) for cell, said in says.items()}
+        self.asked: list[tuple[str, int]] = []
+
+    def capacity(self, devices):
+        return dict.fromkeys(devices, self.units)
+
+    def submit(self, context, jobs):
+        self.context, self.jobs = context, jobs
+
+    def events(self):
+        for job in self.jobs:
+            if self.says == {}:
+                yield LeftOut(job, "budget: over")
+                continue
+            ended = set()
+            for turn in job.turns:
+                for cell in [cell for cell in turn.cells if cell not in ended]:
+                    self.asked.append((str(cell), turn.position))
+                    if not self.says[str(cell)]:
+                        return
+                    columns = self.says[str(cell)].pop(0)
+                    record = stamped(self.context, job, turn, cell, Place("GPU-1", "n", 1, f"lease of {job.job_id}"), columns)
+                    if spoils([record]):
+                        ended.add(cell)
+                    yield CellDone(job, cell, (record,))
+            yield JobDone(job)
+
+    def cancel(self): ...
+
+    def close(self): ...
+
+
+@pytest.fixture
+def run(repository, monkeypatch) -> Callable[..., Any]:
+    """Runs, or goes on with, a run of two variants' times, three launches each: the outcome, and the launches that were made."""
+    cases = [CaseInfo("N=8,dtype=fp32", ["smoke"])]
+    kernel = KernelInfo("scale", "kernels/scale.py", "", ["double", "twice"], "double", "twice", cases, [], False, False)
+    cells = [KindCell("scale", variant, cases[0].case, None) for variant in kernel.variants]
+    kinds = [KindInfo("latency", "latency.py", "unit", 1.0, 60.0, True, cells)]
+    monkeypatch.setattr("harness.plan.plan.describe", lambda workspace: Description([kernel], kinds))
+    repository.job("pass", kind="latency")
+    repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "latency"\ndevices = ["h200"]\n')
+    repository.commit()
+    workspace = find_workspace(repository.root)
+    store = RunStore(workspace.runs_dir)
+    plan = make_plan(workspace, "HEAD", "all", Filters(), 3)
+    options = {"filters": {}, "require": [], "launches": 3}
+    described = describe_run(plan, RUN, datetime.now(UTC), options)
+    described["created_at"] = datetime(2026, 1, 31, tzinfo=UTC).isoformat()
+
+    def one(double: list[Any], twice: list[Any] = (), units: int = 1, says: dict[str, list[Any]] | None = None) -> Any:
+        dispatcher = Dispatcher(units, {CELL: double, OTHER: twice} if says is None else says)
+        outcome = execute(plan, dispatcher, store, described, workspace.runs_dir / RUN)
+        return outcome, dispatcher.asked
+
+    one.store, one.plan, one.folder, one.baselines = store, plan, workspace.runs_dir / RUN, workspace.baselines_dir
+    return one
+
+
+def shown(records):
+    """Position, attempt and what was said of the cell, of its main figure."""
+    found = [r for r in records if str(r.cell) == CELL and r.metric in (None, "latency_us")]
+    return [(r.position, r.attempt, r.value or (r.reason or "").partition(":")[0]) for r in found]
+
+
+GOOD = [ok(20.0)] * 3
+OLD = [(0, 1, 10.0), (1, 1, "contended"), (2, 1, 10.0)]
+ROUND = [(CELL, position) for position in range(3)]
+
+
+class TestARunThatTheMachineSpoilt:
+    @pytest.mark.parametrize("spoilt", [[ok(), CONTENDED, ok()], [ok(), HOST], [ok(), ok(), ok(converged=False)], [ok(), MEMORY]])
+    def test_passes_when_it_is_resumed_and_keeps_what_it_had(self, run, spoilt):
+        before, _ = run(spoilt, GOOD)
+        assert (3, [CELL]) == (before.exit_code, [one["cell"] for one in before.run["to_measure_again"]])
+        after, asked = run([ok(11.0), ok(12.0), ok(13.0)])
+        assert ROUND == asked, "all launches of the cell, and none of the other"
+        assert (0, {"ok": 2}, []) == (after.exit_code, after.run["by_status"], after.run["to_measure_again"])
+        _, stored = run.store.read(RUN)
+        assert [(0, 2, 11.0), (1, 2, 12.0), (2, 2, 13.0)] == shown(stored)
+        assert len(spoilt) == len(run.store.read_earlier(RUN))
+        assert {1} == {r.attempt for r in run.store.read_earlier(RUN)}
+        assert accept(run.store, RUN, run.baselines).files
+        assert [(CELL, 2)] == [(one["cell"], one["rounds"]) for one in after.run["measured_again"]]
+
+    def test_has_the_speed_ups_of_its_last_round(self, run):
+        run(GOOD, [ok(20.0), CONTENDED, ok(20.0)])
+        run([], [ok(40.0)] * 3)
+        _, stored = run.store.read(RUN)
+        assert [2.0] * 3 == [r.value for r in stored if r.metric == "speedup"]
+
+    def test_may_be_spoilt_again(self, run):
+        run([ok(), CONTENDED, ok()], GOOD)
+        again, _ = run([ok(11.0), ok(11.0), HOST])
+        assert (3, [CELL]) == (again.exit_code, [one["cell"] for one in again.run["to_measure_again"]])
+        after, _ = run([ok(12.0)] * 3)
+        assert (0, 3) == (after.exit_code, after.run["measured_again"][0]["rounds"])
+        assert {(1, 3), (2, 3)} == {(a, sum(r.attempt == a for r in run.store.read_earlier(RUN))) for a in (1, 2)}
+
+    def test_is_refused_or_wrong_in_its_last_round_and_stays_so(self, run):
+        run([ok(), CONTENDED, ok()], GOOD)
+        after, _ = run([ok(), bad("wrong", "y is off", None)])
+        assert (1, {"ok": 1, "wrong": 1}) == (after.exit_code, after.run["by_status"])
+        last, asked = run([])
+        assert ([], 1) == (asked, last.exit_code)
+
+    def test_says_so(self, run):
+        before, _ = run([ok(), CONTENDED, ok()], GOOD)
+        text = render_run(before.run, before.records)
+        assert f"measure what the machine spoilt again, 1 cell: harness submit --resume {RUN}" in text
+        after, _ = run([ok()] * 3)
+        text = render_run(after.run, after.records)
+        assert f"Measured again\n  {CELL}  latency  2 times; before: invalid: contended: another process computed on the unit\n" in text
+        assert "--resume" not in text
+
+    def test_lists_in_a_dry_run_what_is_measured_again(self, run):
+        run([ok(), CONTENDED, ok()], GOOD)
+        assert [CELL] == [str(one.cell) for one in remainder(run.plan, run.folder).expected]
+
+
+class TestUntilItHasBeenMeasuredAgain:
+    """A cell is what it was: no half of a round stands for it, and nothing older does."""
+
+    @pytest.fixture
+    def spoilt(self, run):
+        run([ok(), CONTENDED, ok()], GOOD)
+        return run
+
+    def check(self, outcome, run):
+        assert {"invalid": 1, "ok": 1} == outcome.run["by_status"]
+        assert OLD == shown(run.store.read(RUN)[1])
+        assert [] == run.store.read_earlier(RUN)
+        assert [CELL] == [one["cell"] for one in outcome.run["to_measure_again"]]
+
+    @pytest.mark.parametrize("part", [[], [ok(11.0)], [ok(11.0), LOST, LOST]], ids=["nothing", "one launch", "and what was lost"])
+    def test_it_stands_as_it_was_and_is_finished_later(self, spoilt, part):
+        outcome, _ = spoilt(part)
+        self.check(outcome, spoilt)
+        after, asked = spoilt([ok(12.0)] * 3)
+        done = sum(one["status"] == "ok" for one in part)
+        assert ROUND[done:] == asked, "the round goes on"
+        assert (0, 3) == (after.exit_code, len(spoilt.store.read_earlier(RUN)))
+        assert [(0, 2, 11.0 if done else 12.0), (1, 2, 12.0), (2, 2, 12.0)] == shown(spoilt.store.read(RUN)[1])
+
+    def test_it_stands_as_it_was_where_no_unit_is_there(self, spoilt):
+        self.check(spoilt([], units=0)[0], spoilt)
+
+    def test_it_stands_as_it_was_where_the_budget_is_over(self, spoilt):
+        self.check(spoilt([], says={})[0], spoilt)
+
+    def test_it_stands_as_it_was_where_the_process_is_killed(self, spoilt):
+        with pytest.raises(KeyError):
+            spoilt([], says={OTHER: []})  # as good as killed: nothing is written
+        assert OLD == shown(spoilt.store.read(RUN)[1])
+        assert '{"again": [["latency", "scale/double/N=8,dtype=fp32@h200"]]}' in (spoilt.folder / JOURNAL).read_text()
+        assert 0 == spoilt([ok(12.0)] * 3)[0].exit_code
+
+
+def test_a_cell_that_has_ended_for_a_reason_of_its_own_is_left_alone_by_resume(run):
+    before, _ = run([ok(), bad("invalid", "over_peak: too fast")], GOOD)
+    after, asked = run([])
+    assert ([], before.exit_code, before.run["by_status"]) == (asked, after.exit_code, after.run["by_status"])
