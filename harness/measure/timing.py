@@ -39,7 +39,7 @@ class Timer:
         device: the row of the device in hand.
         seed: from which the contents of this launch are drawn; base and head of a pair share it.
         lease: file in which launches hand on what they found out about the unit, see `LeaseFacts`; all leases that a run has of a
-            unit share it. None for a run by hand.
+            unit share it for as long as the run holds the unit. None for a run by hand.
         first: whether a lease begins: the canaries that the file has are another lease's, and are taken out of it at once. This
             launch may end without handing on its own, and launches after it are held against the first canary in the file.
         beside: take the figures beside the main one too; once a lease is enough, since nothing is judged by them.

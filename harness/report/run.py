@@ -187,7 +187,9 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
     if failed:
         cell, kind = failed[0].cell, failed[0].kind
         steps.append(f"run the first failure again: {repeat(cell, kind, run['commit'], dirty=run['dirty'])}")
-    steps += _again(run, [e for e in ended if e.status.undecided and not e.status.resumable])
+    again = run.get("to_measure_again", ())
+    by_resume = {(one["kind"], one["cell"]) for one in again}
+    steps += _mend(run, [e for e in ended if e.status.undecided and not e.status.resumable and (e.kind, str(e.cell)) not in by_resume])
     if run["required_missing"]:
         steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
     if cut := run.get("required_left_out"):
@@ -197,7 +199,7 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
         steps.append(f"run what was left out: {resume_command(run)}{store}")
     elif rest:
         steps.append(f"run what was cut short: {resume_command(run)}{store}")
-    if again := run.get("to_measure_again"):
+    if again:
         what = f"measure what the machine spoilt again, {words.count(len(again), 'cell')}"
         steps.append(f"{what}: {'the same command' if rest else resume_command(run) + store}")
     if absent:
@@ -208,7 +210,7 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
     return steps
 
 
-def _again(run: Mapping[str, Any], undecided: Sequence[_Ended]) -> list[str]:
+def _mend(run: Mapping[str, Any], undecided: Sequence[_Ended]) -> list[str]:
     """What to do about cells that nothing was learnt of: mend the kernels whose cost model is wrong, time others again."""
     wrong = {e.cell.kernel: e for e in reversed(undecided) if e.reason.partition(":")[0] == COST_MODEL}
     steps = [
