@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import metrics
@@ -66,6 +66,8 @@ class CellJudge:
             return
         base, head = self.sides.known(key)
         judgement = judge_presence(kind, base, head)
+        if judgement and judgement.reason is Reason.NEW_CELL and self._only_interpreted(key, head.measured):
+            judgement = Judgement(Verdict.INCONCLUSIVE, Reason.INTERPRETER_ONLY)
         if judgement is None:
             assert base.measured is not None
             assert head.measured is not None
@@ -74,11 +76,11 @@ class CellJudge:
             yield self._whole_cell(key, judgement)
 
     def _metrics(self, key: Key, base: Measured, head: Measured) -> Iterator[Finding]:
-        cell, kind = key
-        judged = [name for name in dict.fromkeys((*head.names(), *base.names())) if _is_judged(name, kind)]
+        kind = key[1]
+        judged = _judged((*head.names(), *base.names()), kind)
         if not judged:
-            by_interpreter = kind in REPLICATED and cell.device == INTERPRETER
-            nothing = (Verdict.INCONCLUSIVE, Reason.INTERPRETER_ONLY) if by_interpreter else (Verdict.MISSING, Reason.NO_VALUE)
+            interpreted = self._only_interpreted(key, head)
+            nothing = (Verdict.INCONCLUSIVE, Reason.INTERPRETER_ONLY) if interpreted else (Verdict.MISSING, Reason.NO_VALUE)
             yield self._whole_cell(key, Judgement(*nothing))
         for name in judged:
             if names(self.policy, name):
@@ -99,8 +101,18 @@ class CellJudge:
         is_time = rule is Rule.TIME and judgement.verdict is not Verdict.INCOMPARABLE
         return self._finding(key, name, judgement, before, after, ratio, choices(base, head) if is_time else ())
 
+    @staticmethod
+    def _only_interpreted(key: Key, head: Measured | None) -> bool:
+        """Whether a timed cell has no time but the interpreter's."""
+        cell, kind = key
+        return kind in REPLICATED and cell.device == INTERPRETER and not _judged(head.names() if head else (), kind)
+
     def _whole_cell(self, key: Key, judgement: Judgement) -> Finding:
         name = metrics.PRIMARY[key[1]]
+        of_head = self.sides.head_index.get(key)
+        recorded = _judged(of_head.names(), key[1]) if of_head else []
+        if judgement.verdict is Verdict.NEW and recorded and name not in map(metrics.base_name, recorded):
+            name = recorded[0]
         before, after = (shown_value(i.get(key), name) for i in (self.sides.base_index, self.sides.head_index))
         return self._finding(key, name, judgement, before, after, None)
 
@@ -154,10 +166,9 @@ def _asks_of(policy: Policy, kind: str) -> bool:
     return not policy.metrics or any(_row(name).kind == kind for name in policy.metrics)
 
 
-def _is_judged(name: str, kind: str) -> bool:
-    """Whether the kind judges the metric: a latency job that ends wrong records the errors of another kind."""
-    row = _row(name)
-    return row.rule is not Rule.CONTEXT and row.kind == kind
+def _judged(names: Iterable[str], kind: str) -> list[str]:
+    """The metrics that the kind judges, each once: a latency job that ends wrong records the errors of another kind."""
+    return [name for name in dict.fromkeys(names) if (row := _row(name)).rule is not Rule.CONTEXT and row.kind == kind]
 
 
 def _row(name: str) -> Metric:

@@ -20,9 +20,11 @@ def device_lines(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _line(kinds: Sequence[Row]) -> str:
-    """Kinds of which nothing was compared, all for the want of a unit, are one part."""
+    """Kinds of which nothing was compared, all for the want of a unit, are one part. An interpreter's times are none to compare."""
     absent = [row for row in kinds if not row["compared"] and set(row["others"]) == {"no_capacity"}]
-    parts = [_kind(row) for row in kinds if row not in absent]
+    untimed = [row for row in kinds if not row["compared"] and set(row["others"]) == {"interpreter_only"}]
+    parts = [_kind(row) for row in kinds if row not in absent and row not in untimed]
+    parts += [f"{row['kind']} not judged (interpreter_only), {words.count(row['cells'], 'cell')}" for row in untimed]
     if absent:
         names = "" if not parts else ", ".join(row["kind"] for row in absent) + " "
         parts.append(f"{names}not measured (no_capacity), {words.count(sum(row['cells'] for row in absent), 'cell')}")

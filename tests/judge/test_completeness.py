@@ -246,3 +246,15 @@ class TestAChangedKernelOfWhichNothingSaysThatItIsRight:
 
     def test_is_one_where_the_user_named_what_to_judge(self, record, side) -> None:
         assert 0 == self.judged(record, side, policy=Policy(metrics=frozenset({"registers"}))).exit_code
+
+
+def test_a_new_cell_that_the_interpreter_alone_timed_has_no_time(record, side) -> None:
+    timed = record(CPU, "latency", 5000.0, metric="interpreter_us")
+    diff = judge(side("base", record(A, "static", 32)), side("head", record(A, "static", 32), timed))
+    assert ("INCONCLUSIVE", "interpreter_only", 0) in verdicts(diff)
+    assert 0 == diff.exit_code
+
+
+def test_a_new_cell_is_shown_by_a_metric_that_it_has(record, side) -> None:
+    diff = judge(side("base"), side("head", record(A, "latency", 50.0, metric="worst_step_us")))
+    assert [("worst_step_us", 50.0, "NEW")] == [(f.metric, f.head, f.verdict) for f in diff.findings]

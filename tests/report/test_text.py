@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.report.coverage import device_lines
 from harness.report.json import to_json
 from harness.report.text import MISSING_LISTED, render_text
 
@@ -49,3 +50,10 @@ def test_what_is_missing_is_counted_beyond_the_first_rows(document) -> None:
 
 def test_there_is_no_colour(document) -> None:
     assert "\x1b" not in render_text(document)
+
+
+def test_cells_that_only_the_interpreter_timed_are_none_of_which_nothing_was_compared() -> None:
+    timed = {"device": "cpu", "kind": "latency", "cells": 2, "compared": 0, "others": {"interpreter_only": 2}}
+    right = {"device": "cpu", "kind": "correctness", "cells": 4, "compared": 4, "others": {}}
+    expected = "correctness 4 of 4 compared; latency not judged (interpreter_only), 2 cells"
+    assert [("cpu", expected)] == device_lines([right, timed])
