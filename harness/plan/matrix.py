@@ -147,14 +147,15 @@ def _cells(kind: KindInfo, entry: Entry, device: Device, what: Description, filt
     return [
         Expected(Cell(one.kernel, one.variant, one.case, device.name), kind.name, one.limit)
         for one in kind.cells
-        if _any(filters.kernels, one.kernel)
-        and _any(filters.variants, one.variant)
-        and _any(filters.cases, one.case)
+        if is_named(one.kernel, filters.kernels)
+        and is_named(one.variant, filters.variants)
+        and is_named(one.case, filters.cases)
         and (not entry.tags or entry.tags & tags[one.kernel, one.case])
         and (not roles or (one.kernel, one.variant) in roles)
         and (device.name != INTERPRETER or "cpu" in tags[one.kernel, one.case])
     ]
 
 
-def _any(patterns: Sequence[str], name: str) -> bool:
+def is_named(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the globs matches a name; each does where there are none."""
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

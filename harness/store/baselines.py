@@ -71,6 +71,7 @@ class BaselineInfo:
     commits: tuple[str, ...]
     code_digests: tuple[str, ...]
     kinds: tuple[str, ...]
+    kernels: tuple[str, ...]
     cells: int
     records: int
     size_bytes: int
@@ -271,6 +272,7 @@ def _info(folder: Folder, path: str, device: str, run_id: str) -> BaselineInfo:
         commits=named("commit"),
         code_digests=named("code_digest"),
         kinds=named("kind"),
+        kernels=named("kernel"),
         cells=table.group_by(list(cell)).aggregate([]).num_rows,
         records=table.num_rows,
         size_bytes=folder.size(path) or 0,

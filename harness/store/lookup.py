@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Undecided
+from harness.plan.matrix import is_named
 from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
-from harness.store.baselines import list_baselines, read_baselines
+from harness.store.baselines import BaselineInfo, list_baselines, read_baselines
 from harness.store.runs import RunStore
 
 Key = tuple[str, Cell]
@@ -75,17 +76,23 @@ class Results:
         store: the runs.
         compiled: static records that were compiled for a diff; they stand for no run.
         baselines_dir: accepted records.
+        kernels: only records of kernels that one of these globs matches; of all where empty.
     """
 
-    def __init__(self, store: RunStore, compiled: RunStore, baselines_dir: Path) -> None:
+    def __init__(self, store: RunStore, compiled: RunStore, baselines_dir: Path, kernels: Sequence[str] = ()) -> None:
         self.store, self.compiled, self.baselines_dir = store, compiled, baselines_dir
+        self.kernels = tuple(kernels)
         self._read: dict[tuple[str, frozenset[str]], list[Record]] = {}
+
+    @cached_property
+    def _infos(self) -> list[BaselineInfo]:
+        return list_baselines(self.baselines_dir)
 
     @cached_property
     def accepted(self) -> Mapping[str, frozenset[str]]:
         """Code digest -> ids of the runs that anything was accepted of under it."""
         runs: dict[str, set[str]] = {}
-        for info in list_baselines(self.baselines_dir):
+        for info in self._infos:
             for code_digest in info.code_digests:
                 runs.setdefault(code_digest, set()).add(info.run_id)
         return {code_digest: frozenset(ids) for code_digest, ids in runs.items()}
@@ -94,7 +101,10 @@ class Results:
         """The accepted records of some code, but for those of some runs; kept, since a diff asks more than once."""
         runs = self.accepted.get(code_digest, frozenset()) - set(but)
         if runs and (code_digest, runs) not in self._read:
-            self._read[code_digest, runs] = read_baselines(self.baselines_dir, {"code_digest": {code_digest}, "run_id": runs})
+            only: dict[str, Collection[str]] = {"code_digest": {code_digest}, "run_id": runs}
+            if self.kernels:
+                only["kernel"] = {name for info in self._infos for name in info.kernels if is_named(name, self.kernels)}
+            self._read[code_digest, runs] = read_baselines(self.baselines_dir, only)
         return self._read.get((code_digest, runs), [])
 
     def run(self, name: str) -> Found:
@@ -104,7 +114,7 @@ class Results:
             UnknownNameError: no such run.
             Undecided: the run was stopped half way.
         """
-        run, records = self.store.read(self.store.resolve(name))
+        run, records = self._run(self.store, self.store.resolve(name))
         if not run.get("finished_at"):
             raise Undecided(f"the results of run {run['run_id']}", "it has not ended", resume_command(run))
         return Found(tuple(_of_arm(records, HEAD)), (run,), frozenset({run["run_id"]}))
@@ -149,8 +159,8 @@ class Results:
         for record in self._baselines(code_digest, known):
             accepted.setdefault(record.arm, {}).setdefault(record.run_id, []).append(record)
         own = [records for _, records in read] + _newest_first(accepted.get(HEAD, {}))
-        as_base = [_of_arm(self.store.read(info.run_id)[1], BASE) for info in counting] + _newest_first(accepted.get(BASE, {}))
-        if not own and not any(as_base):
+        as_base = [_of_arm(self._run(self.store, info.run_id)[1], BASE) for info in counting] + _newest_first(accepted.get(BASE, {}))
+        if not own and not any(as_base) and not self.accepted.get(code_digest, frozenset()) - known:
             return None
         chosen = _choose(own)
         for key, group in _choose(as_base).items():
@@ -165,11 +175,14 @@ class Results:
         newest = [r for group in _choose(answers).values() for r in group]
         return [r for r in newest if r.environment.get("triton") == triton and not Status(r.status).resumable]
 
-    @staticmethod
-    def _stored(store: RunStore, code_digest: str, dirty: bool) -> list[tuple[dict[str, Any], list[Record]]]:
+    def _run(self, store: RunStore, run_id: str) -> tuple[dict[str, Any], list[Record]]:
+        run, records = store.read(run_id)
+        return run, [r for r in records if is_named(r.kernel, self.kernels)] if self.kernels else records
+
+    def _stored(self, store: RunStore, code_digest: str, dirty: bool) -> list[tuple[dict[str, Any], list[Record]]]:
         """The finished runs of some code, newest first."""
         infos = [i for i in store.list() if i.code_digest == code_digest and i.finished and (dirty or not i.dirty)]
-        answers = [store.read(info.run_id) for info in infos]
+        answers = [self._run(store, info.run_id) for info in infos]
         return [(run, records) for run, records in answers if run.get("finished_at")]  # else it is being replaced just now
 
 

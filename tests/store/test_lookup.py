@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,35 @@ class TestOfTheCodesOwnAnswers:
         put(1, BASE, *older)
         put(2, BASE, *newer)
         assert {expected} == {run_id for run_id, _, _ in known(results())}
+
+
+class TestOfSomeKernelsAlone:
+    @pytest.fixture
+    def scans(self, store: RunStore, tmp_path: Path) -> Callable[[], Results]:
+        return lambda: Results(store, RunStore(tmp_path / "compiled"), tmp_path / "baselines", ["sc*"])
+
+    @pytest.mark.parametrize("accepted", [False, True], ids=["run", "baseline"])
+    def test_holds_no_other(self, put: Put, scans: Callable[[], Results], store: RunStore, tmp_path: Path, accepted: bool) -> None:
+        put(1, BASE, {}, {"kernel": "scan"})
+        if accepted:
+            accept(store, "run1", tmp_path / "baselines")
+            shutil.rmtree(store.folder.root)
+        found = scans().of(BASE, dirty=False)
+        assert found is not None
+        assert ["scan"] == [record.kernel for record in found.records]
+
+    @pytest.mark.parametrize("accepted", [False, True], ids=["run", "baseline"])
+    def test_is_nothing_of_code_that_has_results_of_others(
+        self, put: Put, scans: Callable[[], Results], store: RunStore, tmp_path: Path, accepted: bool
+    ) -> None:
+        """And not None: an ancestor must not stand in for code that was measured."""
+        put(1, BASE, {})
+        if accepted:
+            accept(store, "run1", tmp_path / "baselines")
+            shutil.rmtree(store.folder.root)
+        found = scans().of(BASE, dirty=False)
+        assert found is not None
+        assert () == found.records
 
 
 def launches(*blocks: int) -> list[dict[str, Any]]:
