@@ -40,7 +40,7 @@ class Sides:
         """What either side has of a cell. Without head's plan, what base had is expected of head."""
         cell, kind = key
         in_base = key in self.base_limits or key in self.base_index
-        in_head = key in self.head_limits or key in self.head_index or self.head.expected is None
+        in_head = key in self.head_limits or key in self.head_index or key in self.head.same_code or self.head.expected is None
         others = in_head or (cell.device, kind) in self._head_plans
         return Known(in_base, in_base, self.base_index.get(key)), Known(in_head, others, self.head_index.get(key))
 
@@ -65,7 +65,7 @@ class CellJudge:
         if not _asks_of(self.policy, kind):
             return
         base, head = self.sides.known(key)
-        judgement = judge_presence(kind, base, head)
+        judgement = self._same_code(key, base, head) or judge_presence(kind, base, head)
         if judgement and judgement.reason is Reason.NEW_CELL and self._only_interpreted(key, head.measured):
             judgement = Judgement(Verdict.INCONCLUSIVE, Reason.INTERPRETER_ONLY)
         if judgement is None:
@@ -100,6 +100,12 @@ class CellJudge:
         ratio = None if judgement.verdict is Verdict.INCOMPARABLE else judgement.ratio or _ratio(before, after)
         is_time = rule is Rule.TIME and judgement.verdict is not Verdict.INCOMPARABLE
         return self._finding(key, name, judgement, before, after, ratio, choices(base, head) if is_time else ())
+
+    def _same_code(self, key: Key, base: Known, head: Known) -> Judgement | None:
+        """Base's good result of a cell that head left out is one of head's code too; a bad one excuses nothing."""
+        if key in self.sides.head.same_code and head.status is None and base.status in (Status.OK, Status.SKIPPED):
+            return Judgement(Verdict.UNCHANGED, Reason.SAME_CODE)
+        return None
 
     @staticmethod
     def _only_interpreted(key: Key, head: Measured | None) -> bool:

@@ -24,9 +24,18 @@ INFORMS_UNLESS_NAMED = frozenset({Reason.UNPAIRED, Reason.PREDICTED})
 and must not be undecided for ever because it holds some."""
 
 
+UNCOMPARED = frozenset({Reason.SKIPPED, Reason.SAME_CODE})
+"""Reasons of what is unchanged without two results: both plans leave the cell out, or head's does and its code is base's."""
+
+
 def compared(finding: Finding) -> bool:
-    """Whether the finding rests on results of its cell; one that both plans leave out has none."""
-    return finding.verdict in COMPARED and finding.reason is not Reason.SKIPPED
+    """Whether the finding rests on results of its cell on both sides."""
+    return finding.verdict in COMPARED and finding.reason not in UNCOMPARED
+
+
+def is_new_and_right(verdict: str, reason: str, kind: str) -> bool:
+    """Whether a finding says that what only head has was proved right, within its tolerance."""
+    return verdict == Verdict.NEW and reason == Reason.NEW_CELL and kind in PROVING
 
 
 def effect(finding: Finding, policy: Policy, measured: Collection[tuple[str, str]]) -> int:
@@ -56,12 +65,17 @@ def unproved(findings: Sequence[Finding], head: Side) -> tuple[str, ...]:
     """
     asked = {e.cell.kernel for e in head.expected or () if e.kind in PROVING}
     right = {r.kernel for r in head.records if r.kind in PROVING and r.status == Status.OK}
-    changed = {f.cell.kernel for f in findings if f.kind in COMPILED and f.verdict is not Verdict.REMOVED and f.reason is not Reason.PROVED}
+    same = (Reason.PROVED, Reason.SAME_CODE)
+    changed = {f.cell.kernel for f in findings if f.kind in COMPILED and f.verdict is not Verdict.REMOVED and f.reason not in same}
+    if head.changed is not None:
+        changed &= head.changed
     return tuple(sorted(asked & changed - right))
 
 
 def conclude(findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
     """The exit code, and why, a line each.
+
+    New cells that are right pass where all else that base has is known to be the same code: a kernel that was added has no base.
 
     Args:
         wanting: kernels of which nothing says that they are right, see `unproved`.
@@ -74,15 +88,22 @@ def conclude(findings: Sequence[Finding], policy: Policy, wanting: Sequence[str]
     if wanting:
         undecided.append(f"undecided: {', '.join(wanting)} changed, and no result says that it is right: submit --kind correctness")
     n = sum(map(compared, findings))
-    if not n:
+    same = sum(f.reason is Reason.SAME_CODE for f in findings)
+    new = sum(is_new_and_right(f.verdict, f.reason, f.kind) for f in findings)
+    if not n and not (new and same):
         undecided.append("undecided: nothing was compared")
-    informs = []
+    informs = [f"not run: {same} cells that head's plan leaves out and whose code is equal on both sides"] if same else []
     if unjudged := sum(f.reason in INFORMS_UNLESS_NAMED for f in findings):
         informs.append(f"not judged: {unjudged} stored times; `harness submit --against BASE` measures both sides in one lease")
     if absent := sum(f.verdict is Verdict.MISSING and not f.exit_code for f in findings):
         informs.append(f"not measured: {absent} cells on devices that head's run did not reach")
-    passes = [] if fails or undecided else [f"passes: {n} {'result' if n == 1 else 'results'} compared, none fails"]
+    good = f"{_results(n)} compared, none fails" if n else f"{_results(new, 'new ')} right, all else is the code of base"
+    passes = [] if fails or undecided else [f"passes: {good}"]
     return 1 if fails else 3 if undecided else 0, (*fails, *undecided, *passes, *informs)
+
+
+def _results(n: int, what: str = "") -> str:
+    return f"{n} {what}{'result' if n == 1 else 'results'}"
 
 
 def _tally(findings: Sequence[Finding]) -> str:

@@ -68,6 +68,7 @@ class Reason(StrEnum):
 
     PROVED = "proved", "equal binaries, grids, configurations and launcher code: it cannot have changed"
     SAME_BINARY = "same_binary", "equal binaries"
+    SAME_CODE = "same_code", "nothing that its result depends on differs between the sides, and head's plan leaves it out"
     BITWISE_EQUAL = "bitwise_equal", "equal inputs, and an error equal to the last bit"
     WITHIN_LIMITS = "within_limits", "the change is within its rule"
 
@@ -117,6 +118,9 @@ class Side:
         dirty: the code is not that of the commit.
         records: of one arm.
         expected: what the plan of the records asked for; None where no plan was kept.
+        same_code: cells and kinds that head's plan leaves out, of which nothing differs from base's code: base's results of them are
+            results of head's code.
+        changed: kernels whose own code differs from base's; None where that was not looked at.
     """
 
     ref: str
@@ -126,6 +130,8 @@ class Side:
     dirty: bool = False
     records: tuple[Record, ...]
     expected: tuple[Expected, ...] | None
+    same_code: frozenset[tuple[Cell, str]] = frozenset()
+    changed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)

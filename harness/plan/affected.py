@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.authoring.workspace import Workspace
-from harness.plan.describe import Description
+from harness.plan.describe import Description, describe
+from harness.plan.git import Git
+from harness.plan.trees import Tree, checkout, harness_table, listing
 from harness.records import Cell, Expected
 
 JOBS, MATRIX, SETTINGS = "jobs", "jobs/matrix.toml", "pyproject.toml"
@@ -65,6 +67,18 @@ def change(
     shared = of_jobs - set(own)
     kinds = {name for path, name in own.items() if shared or path in of_jobs}
     return Change(frozenset(kernels), frozenset(kinds), frozenset(proved))
+
+
+def change_between(workspace: Workspace, git: Git, base: Tree, head: Tree) -> Change:
+    """What differs between the code of two trees.
+
+    Raises:
+        HarnessError: head's code cannot be checked out or read.
+        GitFailed: git does not have one of the trees any more.
+    """
+    theirs, ours = listing(git, base), listing(git, head)
+    code = checkout(git, head, workspace)
+    return change(describe(code), code, theirs, ours, base_config=harness_table(git, base.tree))
 
 
 def _any_other(paths: Collection[str], reached: Collection[str]) -> bool:

@@ -6,12 +6,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
-from harness.judge.conclude import COMPARED
+from harness.judge.conclude import COMPARED, UNCOMPARED, is_new_and_right
 from harness.judge.model import Reason, Suspicion, Verdict
 from harness.metrics import Rule
 from harness.records import Cell
@@ -88,7 +88,7 @@ def _agree(document: Mapping[str, Any]) -> None:
     worst = 1 if 1 in effects else 3 if 3 in effects else None
     if worst is not None and document["exit_code"] != worst:
         raise _Wrong(f"exit_code {document['exit_code']}, though a finding makes it {worst}")
-    if document["exit_code"] == 0 and not any(f["verdict"] in COMPARED and f["reason"] != Reason.SKIPPED for f in document["findings"]):
+    if document["exit_code"] == 0 and not _decides(document["findings"]):
         raise _Wrong("exit_code 0, though no finding compares anything")
     counted = Counter(f["verdict"] for f in document["findings"])
     if dict(counted) != {verdict: n for verdict, n in document["counts"].items() if n}:
@@ -96,6 +96,15 @@ def _agree(document: Mapping[str, Any]) -> None:
     met = {f["reason"] for f in document["findings"]} | {reason for row in document["coverage"] for reason in row["others"]}
     if unexplained := sorted(met - set(document["reasons"])):
         raise _Wrong(f"reasons do not explain {unexplained[0]!r}")
+
+
+def _decides(findings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether findings that fail nothing make a pass, see `harness.judge.conclude.conclude`."""
+    if any(f["verdict"] in COMPARED and f["reason"] not in UNCOMPARED for f in findings):
+        return True
+    return any(f["reason"] == Reason.SAME_CODE for f in findings) and any(
+        is_new_and_right(f["verdict"], f["reason"], f["kind"]) for f in findings
+    )
 
 
 def _shown(value: Any) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.errors import Undecided, UnknownNameError
 from harness.judge.diff import judge
 from harness.judge.model import Policy, Reason, Verdict
+from harness.records import Cell
 
 A = "toy/fused/M=1,dtype=bf16@h200"
 B = "toy/fused/M=2,dtype=bf16@h200"
@@ -246,6 +249,52 @@ class TestAChangedKernelOfWhichNothingSaysThatItIsRight:
 
     def test_is_one_where_the_user_named_what_to_judge(self, record, side) -> None:
         assert 0 == self.judged(record, side, policy=Policy(metrics=frozenset({"registers"}))).exit_code
+
+
+class TestACellThatHeadLeftOutAndWhoseCodeIsEqual:
+    """Base's result of it is one of head's code; but no result of its own, and never the only thing that passes."""
+
+    def judged(self, record, side, *head, base=None, changed=None):
+        head = replace(side("head", *head), same_code=frozenset({(Cell.parse(A), "correctness")}), changed=changed)
+        return judge(side("base", base or record(A, "correctness", 0.001)), head)
+
+    def test_is_unchanged_and_not_compared(self, record, side) -> None:
+        diff = self.judged(record, side)
+        assert [("UNCHANGED", "same_code", 0)] == verdicts(diff)
+        assert [(1, 0, {"same_code": 1})] == [(c.cells, c.compared, c.others) for c in diff.coverage]
+        assert (3, "undecided: nothing was compared") == (diff.exit_code, diff.conclusion[0])
+
+    @pytest.mark.parametrize(
+        ("kind", "value", "columns", "exit_code"),
+        [
+            pytest.param("correctness", 0.001, {}, 0, id="right"),
+            pytest.param("correctness", None, {"status": "wrong"}, 1, id="wrong"),
+            pytest.param("correctness", None, {"status": "invalid"}, 3, id="invalid"),
+            pytest.param("correctness", None, {"status": "no_capacity", "metric": None}, 3, id="not-measured"),
+            pytest.param("static", 32, {}, 3, id="only-compiled"),
+        ],
+    )
+    def test_lets_a_new_kernel_pass_that_is_right(self, record, side, kind, value, columns, exit_code) -> None:
+        new = record("new/fused/N=16,dtype=fp32@h200", kind, value, **columns)
+        diff = self.judged(record, side, new, changed=frozenset({"new"}))
+        assert exit_code == diff.exit_code
+        assert exit_code or "passes: 1 new result right, all else is the code of base" == diff.conclusion[0]
+
+    def test_is_missing_where_base_failed(self, record, side) -> None:
+        assert [("MISSING", "no_record")] == [
+            v[:2] for v in verdicts(self.judged(record, side, base=record(A, "correctness", status="wrong")))
+        ]
+
+    def test_is_judged_by_a_result_of_its_own_where_there_is_one(self, record, side) -> None:
+        assert [("BROKEN", "wrong", 1)] == verdicts(self.judged(record, side, record(A, "correctness", status="wrong")))
+
+    @pytest.mark.parametrize(("changed", "exit_code"), [(None, 3), ({"toy"}, 3), (set(), 0)], ids=["unknown", "changed", "equal"])
+    def test_is_of_no_kernel_that_must_be_proved(self, record, side, changed, exit_code) -> None:
+        """However its binaries differ: another compiler is no change of the code."""
+        absent = record(B, "correctness", status="no_capacity", metric=None)
+        base = side("base", record(A, "static", 32, binary_hash=["b1"]))
+        head = side("head", record(A, "static", 32, binary_hash=["b2"]), absent)
+        assert exit_code == judge(base, replace(head, changed=None if changed is None else frozenset(changed))).exit_code
 
 
 def test_a_new_cell_that_the_interpreter_alone_timed_has_no_time(record, side) -> None:

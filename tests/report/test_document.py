@@ -148,16 +148,28 @@ def test_a_document_from_before_there_were_marks_is_read(write, document) -> Non
     assert older == read_document(write(older))
 
 
-@pytest.mark.parametrize("reason", [None, "no_record", "skipped"], ids=["no finding", "missing", "skipped on both sides"])
+@pytest.mark.parametrize(
+    "reason", [None, "no_record", "skipped", "same_code"], ids=["no finding", "missing", "skipped on both sides", "equal code alone"]
+)
 def test_a_pass_without_a_comparison_is_refused(write, clean, reason) -> None:
     data = json.loads(json.dumps(to_json(clean)))
-    verdict = {"no_record": "MISSING", "skipped": "UNCHANGED"}.get(reason)
+    verdict = {"no_record": "MISSING", "skipped": "UNCHANGED", "same_code": "UNCHANGED"}.get(reason)
     findings = [{**data["findings"][0], "verdict": verdict, "reason": reason, "exit_code": 0}] if reason else []
     counts = dict.fromkeys(data["counts"], 0) | ({verdict: 1} if reason else {})
     passing = {**data, "exit_code": 0, "findings": findings, "counts": counts, "reasons": {str(reason): "why"}, "coverage": []}
     with pytest.raises(DocumentError) as error:
         read_document(write(passing))
     assert "the document: exit_code 0, though no finding compares anything" == error.value.found
+
+
+def test_a_pass_of_new_results_beside_equal_code_is_read(write, clean) -> None:
+    data = json.loads(json.dumps(to_json(clean)))
+    good = {**data["findings"][0], "kind": "correctness", "metric": "rel_l2_error", "exit_code": 0}
+    findings = [{**good, "verdict": "UNCHANGED", "reason": "same_code"}, {**good, "verdict": "NEW", "reason": "new_cell"}]
+    counts = dict.fromkeys(data["counts"], 0) | {"UNCHANGED": 1, "NEW": 1}
+    reasons = {"same_code": "why", "new_cell": "why"}
+    passing = {**data, "exit_code": 0, "findings": findings, "counts": counts, "reasons": reasons, "coverage": []}
+    assert passing == read_document(write(passing))
     assert 3 == read_document(write({**passing, "exit_code": 3}))["exit_code"]
 
 
