@@ -17,6 +17,7 @@ _OPTIONS = (
     click.option("--fail-on", multiple=True, metavar="VERDICT", help="Verdicts that exit 1 (default: BROKEN, DRIFTED, REGRESSED)."),
     click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Devices on which nothing may be missing."),
     click.option("--matrix", metavar="NAME|FILE", help="Compare what this matrix holds alone, though base has more (default: all)."),
+    click.option("--kernel", "kernels", multiple=True, metavar="GLOB", help="Compare these kernels alone (may be repeated)."),
     click.option("--no-compile", is_flag=True, help="Compile no static rows that a side lacks."),
     click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs."),
 )
@@ -31,6 +32,7 @@ class Judging:
     fail_on: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     matrix: str | None = None
+    kernels: tuple[str, ...] = ()
     no_compile: bool = False
     store_uri: str | None = None
 
@@ -50,6 +52,7 @@ def judge_range(range_: str, judging: Judging) -> dict[str, Any]:
         Undecided: no merge base, no results, or twice the same.
     """
     from dataclasses import asdict, replace
+    from functools import partial
 
     from harness.authoring.workspace import find_workspace
     from harness.commands._jit import locate
@@ -62,7 +65,8 @@ def judge_range(range_: str, judging: Judging) -> dict[str, Any]:
     policy = _policy(judging)
     workspace = find_workspace()
     store = RunStore(judging.store_uri or workspace.runs_dir)
-    assembler = Assembler(workspace, store, lambda line: click.echo(line, err=True), compile_missing=not judging.no_compile)
+    say = partial(click.echo, err=True)
+    assembler = Assembler(workspace, store, say, compile_missing=not judging.no_compile, kernels=judging.kernels)
     sides = assembler.sides(range_, exact=judging.exact, matrix=judging.matrix)
     if not sides.head_was_run:  # the interpreter is always at hand: what it was not asked is no pass
         policy = replace(policy, require=policy.require | {INTERPRETER})

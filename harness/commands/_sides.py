@@ -17,14 +17,15 @@ from harness.authoring.workspace import Workspace
 from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.run import STOPPED, declarations, describe_run, execute, new_run_id
-from harness.errors import RefError, Undecided
+from harness.errors import RefError, Undecided, UnknownNameError
 from harness.judge.model import Side
+from harness.plan.affected import Change, change_between
 from harness.plan.budget import duration_text
 from harness.plan.describe import describe
-from harness.plan.git import Git
+from harness.plan.git import Git, GitFailed
 from harness.plan.jobs import make_jobs
-from harness.plan.matrix import Filters
-from harness.plan.plan import Plan, plan_tree
+from harness.plan.matrix import Filters, is_named
+from harness.plan.plan import Plan, plan_tree, selection
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
@@ -46,6 +47,19 @@ class Named:
     code_digest: str
     dirty: bool
     found: Found | None
+    measured: Tree | None = None
+    """The code of the results, where that is an ancestor's."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is compared, of base's results, and what is expected of each side; `same_code` as in `Side`."""
+
+    base_records: list[Record]
+    base_expected: list[Expected]
+    head_expected: list[Expected]
+    same_code: frozenset[tuple[Cell, str]]
+    changed: frozenset[str] | None
 
 
 @dataclass(frozen=True)
@@ -68,11 +82,20 @@ class Assembler:
     Args:
         say: prints a line of progress.
         compile_missing: compile static rows that a side lacks.
+        kernels: compare kernels alone that one of these globs matches; all where empty.
     """
 
-    def __init__(self, workspace: Workspace, store: RunStore, say: Callable[[str], None], *, compile_missing: bool) -> None:
-        self.workspace, self.say = workspace, say
-        self.results = Results(store, RunStore(workspace.compiled_dir), workspace.baselines_dir)
+    def __init__(
+        self,
+        workspace: Workspace,
+        store: RunStore,
+        say: Callable[[str], None],
+        *,
+        compile_missing: bool,
+        kernels: Sequence[str] = (),
+    ) -> None:
+        self.workspace, self.say, self.kernels = workspace, say, tuple(kernels)
+        self.results = Results(store, RunStore(workspace.compiled_dir), workspace.baselines_dir, self.kernels)
         self.git = Git(workspace.root)
         self.compile = compile_missing and importlib.util.find_spec("triton") is not None
         self.notes: list[str] = []
@@ -82,6 +105,7 @@ class Assembler:
 
         Raises:
             RefError: a ref does not resolve.
+            UnknownNameError: head has no kernel that a glob matches.
             Undecided: no merge base; or both sides are the same records.
         """
         base_ref, head_ref = split_range(text)
@@ -94,16 +118,18 @@ class Assembler:
                 "submit head for records of its own, or compare other refs",
             )
         planned = self._expected(head, matrix or "all")
+        if self.kernels:
+            planned = self._of_kernels(head, planned)
         head_records = list(head.found.records) if head.found else []
         if matrix is not None and planned is not None:
             planned, head_records = self._narrowed(head, planned, head_records, matrix)
         if planned is None:
             base_records = list(base.found.records) if base.found else []
-            base_expected = head_expected = None
+            scope = None
         else:
-            base_records, base_expected, head_expected = self._in_scope(base, head, planned, narrow=matrix is not None)
-            base_records, head_records = self._with_pairs(self._pairs(base, head), base_records, head_records, planned)
-            base_records, head_records = self._compile_static(base, head, base_records, head_records, planned, matrix or "all")
+            scope = self._in_scope(text, base, head, planned, narrow=matrix is not None)
+            base_records, head_records = self._with_pairs(self._pairs(base, head), scope.base_records, head_records, planned)
+            base_records, head_records = self._compile_static(base, head, base_records, head_records, scope, matrix or "all")
         return Sides(
             Side(
                 ref=base_ref,
@@ -112,7 +138,7 @@ class Assembler:
                 distance=distance,
                 dirty=base.dirty,
                 records=tuple(base_records),
-                expected=None if base_expected is None else tuple(base_expected),
+                expected=None if scope is None else tuple(scope.base_expected),
             ),
             Side(
                 ref=head_ref,
@@ -120,7 +146,9 @@ class Assembler:
                 code_digest=head.code_digest,
                 dirty=head.dirty,
                 records=tuple(head_records),
-                expected=None if head_expected is None else tuple(head_expected),
+                expected=None if scope is None else tuple(scope.head_expected),
+                same_code=frozenset() if scope is None else scope.same_code,
+                changed=None if scope is None else scope.changed,
             ),
             tuple(self.notes),
             head_was_run=head.tree is None or bool(head.found and head.found.runs),
@@ -133,7 +161,7 @@ class Assembler:
             tree = Tree(ref, f"run {run['run_id']} of {run['resolved']}", run["commit"], run["tree"], run["code_digest"], run["dirty"])
             return self._of_tree(ref, tree, found)
         if (path := Path(ref)).exists() and (path.suffix == ".parquet" or any(path.rglob("device=*"))):
-            records = tuple(read_parquet(path))
+            records = tuple(r for r in read_parquet(path) if is_named(r.kernel, self.kernels))
             digests = {(r.commit, r.code_digest, r.dirty) for r in records}
             if len(digests) != 1:
                 raise RefError(f"the records of {ref}", f"they are of {len(digests)} commits", "name a file or folder of one run")
@@ -175,7 +203,8 @@ class Assembler:
                     )
                     # what needs no unit is compiled from the base itself
                     found = Found(tuple(r for r in found.records if r.kind != STATIC), (), found.sources)
-                return self._of_tree(ref, tree, found), ancestor.distance
+                measured = tree_of_commit(self.git, ancestor.commit, ref, ancestor.commit[:12]) if ancestor.distance else None
+                return replace(self._of_tree(ref, tree, found), measured=measured), ancestor.distance
         return self._of_tree(ref, tree, None), 0
 
     def _pairs(self, base: Named, head: Named) -> Pairs:
@@ -233,38 +262,76 @@ class Assembler:
             self.notes.append(f"{outside} cells of head's runs are outside of the matrix {matrix} and not compared")
         return kept, [r for r in records if (r.kind, r.cell) in asked]
 
-    def _in_scope(
-        self, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool
-    ) -> tuple[list[Record], list[Expected], list[Expected]]:
-        """Base's records that are compared, what base's code has of it, and what is expected of head.
+    def _of_kernels(self, head: Named, planned: list[Expected] | None) -> list[Expected] | None:
+        """What is planned of the kernels that are compared.
+
+        Raises:
+            UnknownNameError: a glob matches no kernel of head.
+        """
+        runs = head.found.runs if head.found else ()
+        known = {kernel for run in runs for kernel in run["declared"]} or {e.cell.kernel for e in planned or ()}
+        known = known or {r.kernel for r in (head.found.records if head.found else ())}
+        for pattern in self.kernels:
+            if not any(is_named(name, (pattern,)) for name in known):
+                raise UnknownNameError.of("kernel", pattern, known)
+        self.notes.append(f"compared alone: {' '.join(f'--kernel {pattern}' for pattern in self.kernels)}")
+        return None if planned is None else [e for e in planned if is_named(e.cell.kernel, self.kernels)]
+
+    def _in_scope(self, text: str, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool) -> Scope:
+        """What is compared of base's records, and expected of either side.
 
         A cell that base has and head's code declares is expected of head too, on every device that head reached, though its
-        plan left it out: changed code that was not run is no pass.
+        plan left it out: changed code that was not run is no pass. Where nothing changed that the cell's result depends on,
+        base's result stands for both.
 
         Args:
+            text: the range.
             narrow: the user named the matrix to compare: what head's plan leaves out is only counted.
         """
         records = base.found.records if base.found else ()
         asked = {(e.kind, e.cell) for e in expected}
         in_base, in_head = self._declares(base), self._declares(head)
         wide = list(expected)
+        same: set[tuple[str, Cell]] = set()
+        changes = None
         if not narrow and base.code_digest != head.code_digest:
             answers = head.found.records if head.found else ()
             reached = {(r.kind, r.device) for r in answers if r.status != Status.NO_CAPACITY and not r.simulated}
             left_out = {(r.kind, r.cell) for r in records if in_head(r.cell) and (r.kind, r.device) in reached} - asked
-            wide += [Expected(cell, kind) for kind, cell in sorted(left_out)]
+            changes = self._change(base, head) if left_out else None
+            same = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
+            wide += [Expected(cell, kind) for kind, cell in sorted(left_out - same)]
             if left_out and head.found and head.found.runs:
-                ran = ", ".join(sorted({f"--matrix {run['matrix']}" for run in head.found.runs}))
-                self.notes.append(
-                    f"{len(left_out)} cells of base were left out of head's runs ({ran}) and are missing, whether head changes their "
-                    "kernels or not: diff with one of these matrices compares it alone"
-                )
+                self._note_left_out(text, head.found.runs, len(same), len(left_out) - len(same), told=changes is not None)
             asked |= left_out
         kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
             self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
         gone = {(r.kind, r.cell) for r in kept} - asked
-        return kept, [e for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)], wide
+        in_both = [e for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
+        return Scope(kept, in_both, wide, frozenset((cell, kind) for kind, cell in same), changes.kernels if changes else None)
+
+    def _change(self, base: Named, head: Named) -> Change | None:
+        """What differs between the code of base's results and head's; None where that cannot be told here."""
+        before = base.measured or base.tree
+        if before is None or head.tree is None or importlib.util.find_spec("triton") is None:
+            return None
+        try:
+            return change_between(self.workspace, self.git, before, head.tree)
+        except GitFailed:  # a worktree of long ago: git has dropped its tree
+            return None
+
+    def _note_left_out(self, text: str, runs: Sequence[dict[str, Any]], same: int, missing: int, *, told: bool) -> None:
+        """Say how much head's runs left out, and which command compares what they ran alone; `told`: what changed is known."""
+        ran = {selection(run["matrix"], Filters(**run["options"]["filters"])): run for run in runs}
+        of_base = f"cells of base were left out of head's runs ({', '.join(sorted(ran))})"
+        if same:
+            self.notes.append(f"{same} {of_base}, and stand for head too: nothing that they depend on changed")
+        if missing:
+            run = next(iter(ran.values()))
+            narrow = selection(run["matrix"], Filters(kernels=tuple(run["options"]["filters"].get("kernels", ()))))
+            why = "since what they depend on changed" if told else "whether head changes them or not"
+            self.notes.append(f"{missing} {of_base} and are missing, {why}; what it ran is compared alone by: harness diff {text} {narrow}")
 
     def _declares(self, side: Named) -> Callable[[Cell], bool]:
         """Whether a side's code has a cell: by the plan of its runs, else by its code, else by its records."""
@@ -283,14 +350,15 @@ class Assembler:
         return has
 
     def _compile_static(
-        self, base: Named, head: Named, base_records: list[Record], head_records: list[Record], expected: Sequence[Expected], matrix: str
+        self, base: Named, head: Named, base_records: list[Record], head_records: list[Record], scope: Scope, matrix: str
     ) -> tuple[list[Record], list[Record]]:
-        asked = {e.cell for e in expected if e.kind == STATIC}
+        asked = {e.cell for e in scope.head_expected if e.kind == STATIC}
+        of_base = asked & {e.cell for e in scope.base_expected if e.kind == STATIC}
         lacking = asked - set(_stacks(head_records))
         if lacking:
             head_records = self._with_static(head, head_records, lacking, matrix)
         ours, theirs = _stacks(head_records), _stacks(base_records)
-        differing = {cell for cell in asked if theirs.get(cell) != ours.get(cell)}
+        differing = {cell for cell in of_base if theirs.get(cell) != ours.get(cell)}
         if differing:
             base_records = self._with_static(base, base_records, differing, matrix)
         ours, theirs = _stacks(head_records), _stacks(base_records)

@@ -83,7 +83,7 @@ def plan_tree(
     description = describe(code)
     expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
     if not expected:
-        raise Undecided(_shown(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
+        raise Undecided(selection(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
     base = _plan_base(workspace, git, against, matrix, expected) if against else None
     plan = Plan(tree, code, matrix, description, tuple(expected), (), listing(git, tree), base)
     return with_jobs(plan, launches or (PAIRED_LAUNCHES if against else LAUNCHES))
@@ -109,7 +109,7 @@ def _plan_base(workspace: Workspace, git: Git, tree: Tree, matrix: str, asked: S
     return Plan(tree, code, matrix, description, expected, (), listing(git, tree))
 
 
-def _shown(matrix: str, filters: Filters) -> str:
+def selection(matrix: str, filters: Filters) -> str:
     """A selection as the command line says it."""
     named = {
         "kernel": filters.kernels,

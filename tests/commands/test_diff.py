@@ -61,6 +61,67 @@ def test_a_change_that_was_not_run_is_no_pass(both, harness):
     assert (code, missing) == (3, {"other"})
 
 
+def test_what_a_run_left_out_is_compared_alone_by_the_command_that_is_named(both, harness):
+    assert harness("submit", "--kernel", "scale").code == 0
+    _, found = diff(harness, "main..pr")
+    (note,) = [note for note in found["notes"] if "are missing" in note]
+    assert note.startswith("4 cells of base were left out of head's runs (--matrix all --kernel scale)")
+    command = note.partition(": harness ")[2].split()
+    assert command == ["diff", "main..pr", "--matrix", "all", "--kernel", "scale"]
+    code, found = diff(harness, *command[1:])
+    assert (code, {f["cell"].split("/")[0] for f in found["findings"]}) == (0, {"scale"})
+
+
+def test_a_kernel_is_compared_alone(both, harness):
+    assert harness("submit").code == 1
+    assert diff(harness, "main..pr")[0] == 1
+    code, found = diff(harness, "main..pr", "--kernel", "sc*")
+    assert (code, {f["cell"].split("/")[0] for f in found["findings"]}) == (0, {"scale"})
+    answer = harness("diff", "main..pr", "--kernel", "scales")
+    assert (answer.code, "scale" in answer.err) == (2, True)
+
+
+def test_a_kernel_that_was_added_and_run_alone_is_decided(both, harness):
+    """What the others consist of did not change: nobody is told that they did, nor asked to run them."""
+    both.git("checkout", "-q", "main")
+    text = (both.root / "kernels/scale.py").read_text()
+    both.write("kernels/third.py", text)
+    assert harness("submit", "--kernel", "third").code == 0
+    code, found = diff(harness, "HEAD..run:last")
+    assert (code, found["counts"]["NEW"], found["counts"]["UNCHANGED"]) == (0, 4, 8)
+    assert {f["reason"] for f in found["findings"]} == {"new_cell", "same_code"}
+
+    both.write("kernels/third.py", text.replace(RIGHT, WRONG))
+    assert harness("submit", "--kernel", "third").code == 1
+    assert diff(harness, "HEAD..run:last")[0] == 1
+
+
+def test_a_changed_job_file_leaves_no_result_standing_for_both(both, harness):
+    both.git("checkout", "-q", "main")
+    both.write("kernels/third.py", (both.root / "kernels/scale.py").read_text())
+    both.write("jobs/correctness.py", (both.root / "jobs/correctness.py").read_text() + "# changed\n")
+    assert harness("submit", "--kernel", "third").code == 0
+    code, found = diff(harness, "HEAD..run:last")
+    assert (code, found["counts"]["MISSING"]) == (3, 8)
+
+
+def test_static_rows_of_a_changed_kernel_that_head_left_out_are_compiled_on_the_spot(both, harness, tmp_path):
+    (tmp_path / "go").touch()
+    both.git("checkout", "-q", "main")
+    text = (both.root / "kernels/other.py").read_text()
+    both.write("jobs/static.py", COMPILES.format(go=str(tmp_path / "go"), seconds=1.0))
+    both.write("jobs/matrix.toml", '[[all.cells]]\nkind = "static"\ndevices = ["h200"]\n')
+    both.commit("static alone")
+    assert harness("submit").code == 0
+    both.write("kernels/other.py", text.replace(RIGHT, RIGHT + "# changed\n"))
+    assert harness("submit", "--kernel", "scale").code == 0
+    answer = harness("diff", "HEAD..run:last", "--format", "json")
+    assert answer.err.startswith("compiling 6 cells of run ")
+    found = json.loads(answer.out)
+    assert {f["verdict"] for f in found["findings"]} == {"UNCHANGED"}
+    assert (answer.code, {f["cell"].split("/")[0] for f in found["findings"]}) == (0, {"scale", "other"})
+
+
 def test_a_matrix_that_is_named_narrows_the_comparison_and_says_so(both, harness):
     assert harness("submit", "--kernel", "scale").code == 0
     code, found = diff(harness, "main..pr", "--matrix", "all")
