@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -154,7 +155,8 @@ class Assembler:
             head_was_run=head.tree is None or bool(head.found and head.found.runs),
         )
 
-    def _named(self, ref: str) -> Named:
+    def _named(self, ref: str, *, find: bool = True) -> Named:
+        """What a ref stands for; where `find` is false, without the results of a ref of git, which take long to put together."""
         if ref.startswith("run:"):
             found = self.results.run(ref.removeprefix("run:"))
             run = found.runs[0]
@@ -168,13 +170,13 @@ class Assembler:
             ((commit, digest, dirty),) = digests
             return Named(ref, f"{path}", commit, None, digest, dirty, Found(records, (), frozenset(r.run_id for r in records)))
         tree = resolve(self.git, ref)
-        return self._of_tree(ref, tree, self.results.of(tree.code_digest, dirty=tree.dirty))
+        return self._of_tree(ref, tree, self.results.of(tree.code_digest, dirty=tree.dirty) if find else None)
 
     def _of_tree(self, ref: str, tree: Tree, found: Found | None) -> Named:
         return Named(ref, tree.resolved, tree.commit, tree, tree.code_digest, tree.dirty, found)
 
     def _base(self, ref: str, head: Named, *, exact: bool) -> tuple[Named, int]:
-        named = self._named(ref)
+        named = self._named(ref, find=False)
         if ref.startswith("run:") or named.tree is None:
             return named, 0
         if named.commit is None or head.commit is None:
@@ -182,7 +184,7 @@ class Assembler:
                 f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID"
             )
         if named.tree.dirty:  # no commit has this code: it is compared as it is
-            return named, 0
+            return self._named(ref), 0
         if named.commit == head.commit and head.found is None and not head.dirty:
             raise Undecided(
                 f"to compare {ref}..{head.ref}",
@@ -290,20 +292,21 @@ class Assembler:
         """
         records = base.found.records if base.found else ()
         asked = {(e.kind, e.cell) for e in expected}
-        in_base, in_head = self._declares(base), self._declares(head)
-        wide = list(expected)
-        same: set[tuple[str, Cell]] = set()
-        changes = None
+        in_head = self._declares(head)
+        left_out: set[tuple[str, Cell]] = set()
         if not narrow and base.code_digest != head.code_digest:
             answers = head.found.records if head.found else ()
             reached = {(r.kind, r.device) for r in answers if r.status != Status.NO_CAPACITY and not r.simulated}
-            left_out = {(r.kind, r.cell) for r in records if in_head(r.cell) and (r.kind, r.device) in reached} - asked
+            left_out = {(r.kind, r.cell) for r in records if (r.kind, r.device) in reached and in_head(r.cell)} - asked
+        with ThreadPoolExecutor(1) as beside:  # either takes seconds, in a process of its own
+            declared = beside.submit(self._declares, base)
             changes = self._change(base, head) if left_out else None
-            same = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
-            wide += [Expected(cell, kind) for kind, cell in sorted(left_out - same)]
-            if left_out and head.found and head.found.runs:
-                self._note_left_out(text, head.found.runs, len(same), len(left_out) - len(same), told=changes is not None)
-            asked |= left_out
+            in_base = declared.result()
+        same = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
+        wide = [*expected, *(Expected(cell, kind) for kind, cell in sorted(left_out - same))]
+        if left_out and head.found and head.found.runs:
+            self._note_left_out(text, head.found.runs, len(same), len(left_out) - len(same), told=changes is not None)
+        asked |= left_out
         kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
             self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
