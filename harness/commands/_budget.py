@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from harness.plan.plan import Plan, with_jobs
 from harness.plan.refs import ancestors
 from harness.plan.trees import Tree, harness_table, listing, tree_of_commit
 from harness.records import Cell, Record, is_left_out
+from harness.store.files import of_cells
 from harness.store.lookup import Results
 from harness.store.runs import RunStore
 
@@ -78,15 +79,16 @@ def _stored_ancestor(tree: Tree, git: Git, results: Results) -> Tree | None:
 
 
 def _change(plan: Plan, base: Tree, git: Git, results: Results) -> Change:
-    ours, theirs = (_builds(results, tree.code_digest, dirty=tree.dirty) for tree in (plan.tree, base))
+    cells = {e.cell for e in plan.expected}
+    ours, theirs = (_builds(results, tree.code_digest, cells, dirty=tree.dirty) for tree in (plan.tree, base))
     proved = {c for c in ours.keys() & theirs.keys() if same_launches(theirs[c], ours[c]) and stack(theirs[c]) == stack(ours[c])}
     config = harness_table(git, base.tree)
     return change(plan.description, plan.code, listing(git, base), plan.files, proved, base_config=config)
 
 
-def _builds(results: Results, code_digest: str, *, dirty: bool) -> dict[Cell, Record]:
-    """What is known of each cell's binaries: compiled for a run or an accepted one, else for a diff."""
-    found = results.of(code_digest, dirty=dirty)
+def _builds(results: Results, code_digest: str, cells: Collection[Cell], *, dirty: bool) -> dict[Cell, Record]:
+    """What is known of the cells' binaries: compiled for a run or an accepted one, else for a diff."""
+    found = results.of(code_digest, dirty=dirty, only={**of_cells(cells), "kind": {STATIC}})
     records = list(found.records) if found else []
     if importlib.util.find_spec("triton") is not None:
         records += results.compiled_here(code_digest, version("triton"))

@@ -93,12 +93,12 @@ def _accepted(plan: Plan, root: Path, baselines_dir: Path) -> dict[Cell, Accepte
     from harness.plan.git import Git
     from harness.plan.refs import ancestors
     from harness.store.baselines import read_baselines
+    from harness.store.files import of_cells
 
     assert plan.tree.commit is not None
     history = (Past(a.code_digest, a.distance, a.commits) for a in ancestors(Git(root), plan.tree.commit))
     cells, metric = {e.cell for e in plan.expected}, PRIMARY[KIND]
-    only = {name: {getattr(cell, name) for cell in cells} for name in ("kernel", "variant", "case", "device")}
-    return nearest_accepted(read_baselines(baselines_dir, {**only, "metric": {metric}}), history, cells, metric)
+    return nearest_accepted(read_baselines(baselines_dir, {**of_cells(cells), "metric": {metric}}), history, cells, metric)
 
 
 def _report(plan: Plan, unit: Unit, outcome: Outcome, accepted: dict[Cell, Accepted], output: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -64,7 +64,17 @@ _PLACED = ("device", "run_id")
 
 def of_cell(cell: Cell) -> Only:
     """The records of one cell."""
-    return {"kernel": {cell.kernel}, "variant": {cell.variant}, "case": {cell.case}, "device": {cell.device}}
+    return of_cells([cell])
+
+
+def of_cells(cells: Collection[Cell]) -> Only:
+    """The records of some cells; and of others that are made of the same parts, so that whoever asks looks at each."""
+    return {name: {getattr(cell, name) for cell in cells} for name in ("kernel", "variant", "case", "device")}
+
+
+def wanted(records: Iterable[Record], only: Only) -> list[Record]:
+    """Those of some records that are wanted."""
+    return [record for record in records if all(getattr(record, column) in values for column, values in only.items())]
 
 
 def read_file(folder: Folder, path: str, only: Only | None = None, rows: int | None = None) -> list[Record]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from harness.errors import Undecided
 from harness.plan.matrix import is_named
 from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
 from harness.store.baselines import BaselineInfo, list_baselines, read_baselines
+from harness.store.files import Only, wanted
 from harness.store.runs import RunStore
 
 Key = tuple[str, Cell]
@@ -82,7 +84,6 @@ class Results:
     def __init__(self, store: RunStore, compiled: RunStore, baselines_dir: Path, kernels: Sequence[str] = ()) -> None:
         self.store, self.compiled, self.baselines_dir = store, compiled, baselines_dir
         self.kernels = tuple(kernels)
-        self._read: dict[tuple[str, frozenset[str]], list[Record]] = {}
 
     @cached_property
     def _infos(self) -> list[BaselineInfo]:
@@ -97,15 +98,13 @@ class Results:
                 runs.setdefault(code_digest, set()).add(info.run_id)
         return {code_digest: frozenset(ids) for code_digest, ids in runs.items()}
 
-    def _baselines(self, code_digest: str, but: Collection[str]) -> list[Record]:
-        """The accepted records of some code, but for those of some runs; kept, since a diff asks more than once."""
+    def _baselines(self, code_digest: str, but: Collection[str], only: Only) -> list[Record]:
+        """The accepted records of some code that are wanted, but for those of some runs."""
         runs = self.accepted.get(code_digest, frozenset()) - set(but)
-        if runs and (code_digest, runs) not in self._read:
-            only: dict[str, Collection[str]] = {"code_digest": {code_digest}, "run_id": runs}
-            if self.kernels:
-                only["kernel"] = {name for info in self._infos for name in info.kernels if is_named(name, self.kernels)}
-            self._read[code_digest, runs] = read_baselines(self.baselines_dir, only)
-        return self._read.get((code_digest, runs), [])
+        if self.kernels:
+            named = {name for info in self._infos for name in info.kernels if is_named(name, self.kernels)}
+            only = {**only, "kernel": named & set(only.get("kernel", named))}
+        return read_baselines(self.baselines_dir, {**only, "code_digest": {code_digest}, "run_id": runs}) if runs else []
 
     def run(self, name: str) -> Found:
         """The results of one run (an id, or `last`).
@@ -139,7 +138,15 @@ class Results:
         base_side, head_side = (tuple(r for r in side if (r.kind, r.cell) in common) for side in (ours, theirs))
         return Pairs(base_side, head_side, tuple(run["run_id"] for run, _ in found))
 
-    def of(self, code_digest: str, *, dirty: bool, exclude: Collection[str] = (), judged: Collection[str] = ()) -> Found | None:
+    def of(
+        self,
+        code_digest: str,
+        *,
+        dirty: bool,
+        exclude: Collection[str] = (),
+        judged: Collection[str] = (),
+        only: Only = MappingProxyType({}),
+    ) -> Found | None:
         """The results of some code, or None.
 
         What a paired run measured as its base arm was measured under the job files of that run's head: it counts where the code
@@ -149,18 +156,21 @@ class Results:
             dirty: whether runs of a dirty worktree count: they never do for a commit.
             exclude: runs whose head does not count.
             judged: the runs of the head that the code is the base of.
+            only: the records wanted, by columns of a cell and its kind; all where empty.
         """
         stored = [answer for answer in self._stored(self.store, code_digest, dirty) if answer[0]["run_id"] not in exclude]
-        read = [(run, _of_arm(records, HEAD)) for run, records in stored]
+        read = [(run, _of_arm(wanted(records, only), HEAD)) for run, records in stored]
         against = [i for i in self.store.list() if i.base_digest == code_digest and i.code_digest != code_digest and i.finished]
         counting = [i for i in against if i.run_id in judged or (i.same_jobs and (dirty or not i.dirty))]
         known = {run["run_id"] for run, _ in read} | {info.run_id for info in against} | set(exclude)
         accepted: dict[str, dict[str, list[Record]]] = {}
-        for record in self._baselines(code_digest, known):
+        for record in self._baselines(code_digest, known, only):
             accepted.setdefault(record.arm, {}).setdefault(record.run_id, []).append(record)
         own = [records for _, records in read] + _newest_first(accepted.get(HEAD, {}))
-        as_base = [_of_arm(self._run(self.store, info.run_id)[1], BASE) for info in counting] + _newest_first(accepted.get(BASE, {}))
-        if not own and not any(as_base) and not self.accepted.get(code_digest, frozenset()) - known:
+        as_base = [_of_arm(wanted(self._run(self.store, info.run_id)[1], only), BASE) for info in counting]
+        as_base += _newest_first(accepted.get(BASE, {}))
+        elsewhere = self.accepted.get(code_digest, frozenset()) - known or ((only or self.kernels) and counting)
+        if not own and not any(as_base) and not elsewhere:  # that it has results, though none that are wanted, is no want of any
             return None
         chosen = _choose(own)
         for key, group in _choose(as_base).items():

@@ -175,6 +175,27 @@ class TestOfSomeKernelsAlone:
         assert found is not None
         assert () == found.records
 
+    def test_is_nothing_of_code_that_was_measured_as_the_base_of_other_code(self, put: Put, scans: Callable[[], Results]) -> None:
+        put(1, PR, {}, {"arm": "base"}, against=BASE, dirty=False)
+        found = scans().of(BASE, dirty=False)
+        assert found is not None
+        assert () == found.records
+
+
+class TestWhatIsWanted:
+    """By kind and parts of a cell, whose answer is the same as among all others."""
+
+    @pytest.mark.parametrize("accepted", [False, True], ids=["run", "baseline"])
+    def test_is_found(self, put: Put, results: Callable[[], Results], store: RunStore, tmp_path: Path, accepted: bool) -> None:
+        put(1, BASE, {}, {"kernel": "scan"}, {"kind": "static"}, {"kernel": "scan", "kind": "static"})
+        put(2, PR, {}, {"arm": "base"}, {"kind": "static", "arm": "base", "case": "M=8,dtype=bf16"}, against=BASE, dirty=False)
+        if accepted:
+            accept(store, "run1", tmp_path / "baselines")
+            shutil.rmtree(Path(store.folder.root) / "run1")
+        found = results().of(BASE, dirty=False, only={"kind": {"static"}, "kernel": {"norm"}})
+        assert found is not None
+        assert [("norm", "static", "run1"), ("norm", "static", "run2")] == [(r.kernel, r.kind, r.run_id) for r in found.records]
+
 
 def launches(*blocks: int) -> list[dict[str, Any]]:
     """The launches of ABBA blocks."""
