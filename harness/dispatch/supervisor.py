@@ -175,7 +175,8 @@ class Supervisor:
         last: Cell | None = None  # that ended or was put aside
         began_ns: int | None = None
         ended: list[Cell] = []
-        held: dict[Cell, CellDone] = {}  # timed, and not vouched for yet
+        timed: set[Cell] = set()
+        held: dict[Cell, CellDone] = {}  # what was timed and is not vouched for yet
         aside: dict[Cell, list[Stretch]] = {}
         try:
             for message in self._messages(launch, read, job, ending):
@@ -201,13 +202,15 @@ class Supervisor:
                     ended.append(cell)
                     last, current, began_ns = cell, None, None
                     done = CellDone(job, cell, records)
+                    held.pop(cell, None)
                     if job.kind in TIMED and any(record.status == Status.OK for record in records):
                         held[cell] = done
                         done = dataclasses.replace(done, vouched=False)
+                        timed.add(cell)
                     yield done
                 elif kind == "retract":
-                    taken_back = [cell for cell in ended if cell in held or job.kind not in TIMED]
                     held.clear()
+                    taken_back = [cell for cell in ended if cell in timed or job.kind not in TIMED]
                     yield from self._all(job, turn, name, taken_back, Status.INVALID, str(message["reason"])[:300])
                 elif kind == "closed":
                     yield from held.values()

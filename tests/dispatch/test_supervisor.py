@@ -180,15 +180,20 @@ class TestALaunchThatDoesNotClose:
 
 
 class TestALaunchWhoseClockLied:
-    @pytest.mark.parametrize("last", [(CLOSED,), (DIES,)], ids=["and closed", "and died"])
+    @pytest.mark.parametrize("last", [(LIED, CLOSED), (LIED, DIES), (CLOSED, LIED)], ids=["and closed", "and died", "and says so late"])
     def test_leaves_no_time(self, run, last):
-        found, server = run(then(LIED, *last))
-        assert {("invalid", None, LIED["reason"])} == {(r.status, r.value, r.reason) for _, r in found}
-        assert ([FIRST, SECOND, THIRD], 1) == ([cell for cell, _ in found], len(server.asked))
+        found, server = run(then(*last))
+        assert {("invalid", None, LIED["reason"])} == {(r.status, r.value, r.reason) for r in dict(found).values()}
+        assert ([FIRST, SECOND, THIRD], 1) == ([cell for cell, _ in found][-3:], len(server.asked))
 
     def test_is_no_excuse_for_what_failed(self, run):
         found, _ = run(first_wrong(LIED, CLOSED))
         assert [(FIRST, "wrong"), (SECOND, "invalid"), (THIRD, "invalid")] == outcomes(found)
+
+
+def test_a_cell_that_a_launch_ends_twice_is_what_it_was_last(run):
+    found, _ = run(lambda cells: [*whole(cells), begin(FIRST), end(FIRST, "wrong"), CLOSED])
+    assert {FIRST: "wrong", SECOND: "ok", THIRD: "ok"} == dict(outcomes(found))
 
 
 def test_a_cell_that_is_not_vouched_for_is_told_of_at_once(context):
