@@ -109,7 +109,7 @@ def expand(entries: Sequence[Entry], what: Description, devices: Mapping[str, De
     for kind in (*filters.kinds, *(e.kind for e in entries)):
         if kind not in kinds:
             raise UnknownNameError.of("kind", kind, kinds)
-    chosen_kernels = [k for k in what.kernels if _any(filters.kernels, k.name)]
+    chosen_kernels = [k for k in what.kernels if is_named(k.name, filters.kernels)]
     known = {
         "kernel": (filters.kernels, {k.name for k in what.kernels}),
         "variant": (filters.variants, {v for k in chosen_kernels for v in k.variants}),
