@@ -77,7 +77,7 @@ def test_a_case_is_looked_for_in_the_kernels_that_are_asked_for():
     for filters in (Filters(kernels=("add",), cases=("N=3*",)), Filters(kernels=("add",), variants=("slow",))):
         with pytest.raises(UnknownNameError) as caught:
             expand([Entry("static", ("h200",))], Description([add, other], [kind]), load_devices(), filters)
-        assert caught.value.found in ("known: N=1,dtype=fp32, N=2,dtype=fp32", "known: fast")
+        assert caught.value.found in ("known: N=1,dtype=fp32; N=2,dtype=fp32", "known: fast")
 
 
 def test_variants_are_chosen_by_what_they_are_to_their_kernel():
