@@ -34,7 +34,8 @@ class RingProof:
 class LeaseFacts:
     """Facts about one unit. They are plain data, so that one launch can hand them to the next.
 
-    All but the canaries hold for the whole run: its leases of the unit share them, and what one has measured no other measures again.
+    All but the canaries hold for as long as the run holds the unit: its leases share them, and what one has measured no other measures
+    again. Where the run takes the unit once more, resumed say, they begin anew.
     Canaries are of one lease: each begins without any.
 
     Args:
