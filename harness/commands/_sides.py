@@ -18,7 +18,7 @@ from harness.authoring.workspace import Workspace
 from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.run import STOPPED, declarations, describe_run, execute, new_run_id
-from harness.errors import RefError, Undecided, UnknownNameError
+from harness.errors import RefError, Undecided, UnknownNameError, WorkspaceError
 from harness.judge.model import Side
 from harness.plan.affected import Change, change_between
 from harness.plan.budget import duration_text
@@ -303,6 +303,7 @@ class Assembler:
             changes = self._change(base, head) if left_out else None
             in_base = declared.result()
         same = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
+        same &= _of_one_stack(records, head.found.records if head.found else ())
         wide = [*expected, *(Expected(cell, kind) for kind, cell in sorted(left_out - same))]
         if left_out and head.found and head.found.runs:
             self._note_left_out(text, head.found.runs, len(same), len(left_out) - len(same), told=changes is not None)
@@ -321,7 +322,7 @@ class Assembler:
             return None
         try:
             return change_between(self.workspace, self.git, before, head.tree)
-        except GitFailed:  # a worktree of long ago: git has dropped its tree
+        except (GitFailed, WorkspaceError):  # a worktree of long ago: git has dropped its tree
             return None
 
     def _note_left_out(self, text: str, runs: Sequence[dict[str, Any]], same: int, missing: int, *, told: bool) -> None:
@@ -340,7 +341,7 @@ class Assembler:
         """Whether a side's code has a cell: by the plan of its runs, else by its code, else by its records."""
         if side.found and side.found.runs:
             declared = side.found.runs[0]["declared"]
-        elif side.tree is not None and self.compile:
+        elif side.tree is not None and importlib.util.find_spec("triton") is not None:
             declared = declarations(describe(checkout(self.git, side.tree, self.workspace)))
         else:
             known = {(r.kernel, r.variant, r.case) for r in (side.found.records if side.found else ())}
@@ -416,3 +417,16 @@ def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
         for r in records
         if r.kind == STATIC and not Status(r.status).resumable and not Status(r.status).undecided
     }
+
+
+def _of_one_stack(base: Sequence[Record], head: Sequence[Record]) -> set[tuple[str, Cell]]:
+    """Kinds and cells that base measured with software that head's results of the same kind and device were measured with, too: equal
+    code under another compiler is not the same. What was only simulated was not measured."""
+
+    def stack(record: Record) -> tuple[str, str, str | None, str | None, str | None]:
+        versions = (record.environment.get(name) for name in ("torch", "triton", "driver"))
+        torch, triton, driver = versions
+        return record.kind, record.device, torch, triton, driver
+
+    measured = {stack(r) for r in head if not r.simulated and r.status != Status.NO_CAPACITY}
+    return {(r.kind, r.cell) for r in base if not r.simulated and stack(r) in measured}

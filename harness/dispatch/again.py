@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from harness.dispatch.blocks import Answer, spoils, torn
-from harness.dispatch.fitness import TIMED, UNCLOSED, Unfit
+from harness.dispatch.fitness import TIMED, Unfit
 from harness.dispatch.journal import Again, Entry, Key
 from harness.metrics import speaks_for_cell
 from harness.plan.jobs import Job
 from harness.records import Cell, Record, Status
 
-MACHINES = frozenset({*map(str, Unfit), UNCLOSED, "host_clock", "incomplete_block"})
-"""Codes of an invalid time that say nothing of the code under test. Closed."""
+MACHINES = frozenset({*map(str, Unfit), "host_clock", "incomplete_block"})
+"""Codes of an invalid time that say nothing of the code under test. Closed. Not of them is `not_closed`: a launch that dies at its end may
+do so by what the code left behind."""
 MEMORY = "memory"
 """Code of a cell that was skipped for want of memory: where other launches had enough, somebody else had taken it."""
 

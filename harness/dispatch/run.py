@@ -211,8 +211,9 @@ def execute(
 
 
 def _stand(plan: Plan, known: Known) -> set[Key]:
-    """Let the round before count of each cell whose last round has not come to its end; such cells."""
-    standing = {key for key in known.rounds if not is_whole(plan.jobs, key, known.of(key))}
+    """Let the round before count of each cell whose last round has not come to its end, unless something failed in it; such cells."""
+    failed = {answer[:2] for answer, records in known.done.items() if any(Status(r.status).failed for r in records)}
+    standing = {key for key in known.rounds if key not in failed and not is_whole(plan.jobs, key, known.of(key))}
     for key in standing:
         for answer in known.of(key):
             del known.done[answer]  # the journal has it: the round goes on when the run is resumed

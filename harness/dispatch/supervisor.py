@@ -142,6 +142,8 @@ class Supervisor:
                     continue
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {error}")
                 return
+            # what a launch timed and did not vouch for comes last: else every cell that crashes has all of it timed once more
+            remaining.sort(key=lambda cell: cell in ending.unclosed)
             if len(remaining) < before or self.cancelled.is_set():
                 continue
             if not ending.unclosed:

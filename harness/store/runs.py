@@ -28,6 +28,8 @@ VERSION = 1
 """Version of run.json."""
 
 RECORDS = "records"
+TORN = "incomplete_block"
+"""What the reason of a launch begins with whose block was cut short: it is made again with the whole block, and counts no more then."""
 DERIVED = "speedup"
 """The metric that follows from other cells' records, and is another where those were measured again."""
 
@@ -320,9 +322,10 @@ class RunStore:
         old = [record for path in paths for record in read_file(self.folder, path) if record.metric != DERIVED]
         again = {(record.kind, record.cell) for record in old if Status(record.status).resumable}
         new = from_table(to_table(records, f"run {run_id}"), f"run {run_id}")
-        lost = Counter(fingerprint(record) for record in old if (record.kind, record.cell) not in again)
+        torn = {(record.kind, record.cell) for record in old if _is_torn(record)}
+        lost = Counter(fingerprint(record) for record in old if (record.kind, record.cell) not in again and not _is_torn(record))
         lost -= Counter(map(fingerprint, new))
-        gone = again - {(record.kind, record.cell) for record in new}
+        gone = (again | torn) - {(record.kind, record.cell) for record in new}
         if lost or gone:
             raise StoreError(
                 f"to replace run {run_id} ({_who(before)})",
@@ -403,3 +406,7 @@ def _info(run: Mapping[str, Any]) -> RunInfo:
 def _who(run: Mapping[str, Any]) -> str:
     state = f"finished {run['finished_at']}" if run.get("finished_at") else "unfinished"
     return f"created {run['created_at']} from {run['ref']} at {run['commit'] or 'no commit'}, {state}"
+
+
+def _is_torn(record: Record) -> bool:
+    return (record.reason or "").startswith(TORN)

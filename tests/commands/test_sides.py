@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from harness.authoring.workspace import find_workspace
+from harness.commands import _sides
 from harness.commands._sides import Assembler, Sides
 from harness.errors import Undecided
 from harness.judge.diff import judge
+from harness.plan.affected import Change
 from harness.plan.refs import resolve
 from harness.records import Cell, Expected, Record
 from harness.store.baselines import accept
@@ -166,3 +168,27 @@ def test_a_dirty_run_of_the_same_code_is_named_and_not_used(put, sides, store):
     store.save(run | {"dirty": True})
     notes = sides("main..pr").notes
     assert "run run2 had this code in a dirty worktree, and stands for no commit" in notes
+
+
+STACK = {"torch": "2.13.0", "triton": "3.7.1"}
+
+
+@pytest.mark.parametrize(
+    ("of_base", "verdict", "exit_code"),
+    [
+        ({"environment": STACK}, "UNCHANGED", 0),
+        ({"environment": {**STACK, "triton": "3.5.0"}}, "MISSING", 3),
+        ({"environment": STACK, "status": "skipped", "value": None, "metric": None, "reason": "simulated"}, "MISSING", 3),
+    ],
+    ids=["measured alike", "by another compiler", "never measured"],
+)
+def test_base_stands_for_what_head_left_out_only_where_it_was_measured_alike(
+    branches, store, put, monkeypatch, of_base, verdict, exit_code
+):
+    monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset(), frozenset()))
+    put(1, "main", {"environment": STACK}, {"variant": "twice", **of_base})
+    put(2, "pr", {"environment": STACK})
+    both = Assembler(find_workspace(branches.root), store, print, compile_missing=False).sides("main..pr", exact=False, matrix=None)
+    found = judge(both.base, both.head)
+    assert verdict in {f.verdict for f in found.findings if f.cell.variant == "twice"}
+    assert exit_code == found.exit_code

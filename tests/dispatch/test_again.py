@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.authoring.workspace import find_workspace
-from harness.dispatch.again import MACHINES, disturbance
+from harness.dispatch.again import MACHINES, Known, answer_of, disturbance
 from harness.dispatch.blocks import spoils
 from harness.dispatch.fitness import UNCLOSED, Unfit
 from harness.dispatch.journal import JOURNAL
 from harness.dispatch.protocol import CellDone, JobDone, LeftOut
 from harness.dispatch.remainder import remainder
-from harness.dispatch.run import describe_run, execute
+from harness.dispatch.run import _stand, describe_run, execute
 from harness.dispatch.stamp import Place, stamped
 from harness.measure.clock.validity import Reason
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
+from harness.plan.jobs import Job, Turn
 from harness.plan.matrix import Filters
 from harness.plan.plan import make_plan
-from harness.records import BASE, HEAD, Record
+from harness.records import BASE, HEAD, Cell, Record
 from harness.report.run import render_run
 from harness.store.baselines import accept
 from harness.store.runs import RunStore
@@ -52,7 +54,8 @@ def records(*launches: dict[str, Any], kind: str = "latency", arms: tuple[str, .
 
 
 def test_the_machines_reasons_are_reasons():
-    assert {*Unfit, UNCLOSED, "incomplete_block"} | ({*map(str, Reason)} & MACHINES) == MACHINES
+    assert {*Unfit, "incomplete_block"} | ({*map(str, Reason)} & MACHINES) == MACHINES
+    assert UNCLOSED not in MACHINES, "a process may die at its end by what the code left behind"
 
 
 class TestACell:
@@ -256,3 +259,14 @@ def test_a_cell_that_has_ended_for_a_reason_of_its_own_is_left_alone_by_resume(r
     before, _ = run([ok(), bad("invalid", "over_peak: too fast")], GOOD)
     after, asked = run([])
     assert ([], before.exit_code, before.run["by_status"]) == (asked, after.exit_code, after.run["by_status"])
+
+
+@pytest.mark.parametrize(("last", "stands"), [("wrong", False), ("crash", False), ("ok", True)])
+def test_a_round_in_which_something_failed_counts_though_it_was_cut_short(last, stands):
+    cell = Cell.parse(CELL)
+    jobs = [Job("j1", "latency", "unit", "scale", "h200", (cell,), tuple(Turn(n, (cell,)) for n in range(3)), 30.0, 1.0)]
+    before = {answer_of(r): [r] for r in records(ok(), CONTENDED, ok())}
+    now = {answer_of(r): [r] for r in records(ok(), ok() if last == "ok" else bad(last, None, None))}
+    known = Known(dict(now), {("latency", cell): [before]})
+    assert stands == bool(_stand(SimpleNamespace(jobs=jobs), known))
+    assert known.done == (before if stands else now)

@@ -226,3 +226,22 @@ def test_what_a_run_knew_of_a_unit_is_forgotten_when_it_takes_the_unit_again(con
     dispatcher.submit(context, jobs)
     assert 2 == sum(isinstance(event, CellDone) for event in dispatcher.events())
     assert [False, True] == known
+
+
+def test_good_cells_are_timed_no_more_than_once_for_each_that_crashes_after_them(run):
+    cells = tuple(Cell("scale", "double", f"N={n},dtype=fp32", "h200") for n in range(1, 16))
+    crash, timed = set(cells[10:]), []
+
+    def says(asked):
+        messages = []
+        for cell in asked:
+            messages.append(begin(cell))
+            if cell in crash:
+                return [*messages, DIES]
+            timed.append(cell)
+            messages.append(end(cell))
+        return [*messages, CLOSED]
+
+    found, _ = run(says, cells=cells)
+    assert {c: "crash" if c in crash else "ok" for c in cells} == dict(outcomes(found))
+    assert 20 == len(timed)

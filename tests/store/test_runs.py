@@ -107,6 +107,14 @@ class TestWritingARunAgain:
         assert ("2026-01-31T13:00:00+00:00", ["cpu", "h200"]) == (run["finished_at"], list(run["store"]["rows"]))
         assert [("cpu", "norm", "ok"), ("h200", "norm", "ok"), ("h200", "scan", "ok")] == [(r.device, r.kernel, r.status) for r in records]
 
+    def test_with_a_block_made_again_replaces_a_torn_one(self, store: RunStore, make_record: Make, make_run: MakeRun) -> None:
+        torn = make_record(run_id="r9", status="invalid", value=None, reason="incomplete_block: launch 2 did not end well")
+        store.write(make_run(run_id="r9"), [torn])
+        with pytest.raises(StoreError, match="1 of its cells"):
+            store.write(make_run(run_id="r9"), [make_record(run_id="r9", kernel="scan")], replace=True)
+        store.write(make_run(run_id="r9"), [make_record(run_id="r9")], replace=True)
+        assert ["ok"] == [record.status for record in store.read("r9")[1]]
+
     def test_with_the_same_replaces_it(self, store: RunStore, written: list[Record], make_run: MakeRun) -> None:
         store.write(make_run(), written, replace=True)
         assert len(store.read("r1")[1]) == 2
