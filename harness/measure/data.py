@@ -81,20 +81,23 @@ class Generator:
         self.seed, self.device = seed, torch.device(device)
         self._draws = 0
 
-    def _random(self, begin: int, end: int) -> torch.Tensor:
-        """Integers of DRAWN_BITS bits (int32) for the places from `begin` to `end` of a draw, which must not cross a piece."""
-        # Two keys: with one that is only added, two draws could be the same sequence a few places on.
-        added, mixed_in = struct.unpack("<ii", hashlib.blake2b(f"{self.seed}/{self._draws}/{begin}".encode(), digest_size=8).digest())
-        x = torch.arange(end - begin, dtype=torch.int32, device=self.device).mul_(_STEP).add_(added)
-        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_MIX[0]).bitwise_xor_(mixed_in)
+    def _random(self, begin: int, end: int, draws: int = 1) -> torch.Tensor:
+        """Integers of DRAWN_BITS bits (int32) for the places from `begin` to `end`, which must not cross a piece: (draws, end - begin)."""
+        keys = torch.tensor([self._keys(begin) for _ in range(draws)], dtype=torch.int32).to(self.device)
+        x = torch.arange(end - begin, dtype=torch.int32, device=self.device).mul_(_STEP) + keys[:, :1]
+        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_MIX[0]).bitwise_xor_(keys[:, 1:])
         x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(_MIX[1])
         x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
         return (x >> (32 - DRAWN_BITS)).bitwise_and_((1 << DRAWN_BITS) - 1)
 
-    def _unit(self, begin: int, end: int) -> torch.Tensor:
-        """Multiples of 2**-24 in [0, 1), fp32; a new draw with every call."""
+    def _keys(self, begin: int) -> tuple[int, int]:
+        """The two keys of the next draw: with one that is only added, two draws could be the same sequence a few places on."""
         self._draws += 1
-        return self._random(begin, end).to(torch.float32).mul_(2.0**-DRAWN_BITS)
+        return struct.unpack("<ii", hashlib.blake2b(f"{self.seed}/{self._draws}/{begin}".encode(), digest_size=8).digest())
+
+    def _unit(self, begin: int, end: int, draws: int = 1) -> torch.Tensor:
+        """Multiples of 2**-24 in [0, 1), fp32, of new draws: (draws, end - begin)."""
+        return self._random(begin, end, draws).to(torch.float32).mul_(2.0**-DRAWN_BITS)
 
     def _fill(self, shape: Sequence[int], dtype: str | torch.dtype, draw: Callable[[int, int], torch.Tensor]) -> torch.Tensor:
         """A contiguous tensor of what `draw(begin, end)` gives for its places; on `meta`, its shape."""
@@ -108,7 +111,7 @@ class Generator:
     def uniform(self, shape: Sequence[int], dtype: str | torch.dtype = "fp32", low: float = -1.0, high: float = 1.0) -> torch.Tensor:
         """Uniform from `low` to `high`, drawn in fp32 and rounded to `dtype` (so `high` itself can occur); contiguous."""
         # Two rounded steps, each an operation of its own, so that no device fuses them and the last bit differs.
-        return self._fill(shape, dtype, lambda begin, end: self._unit(begin, end).mul_(high - low).add_(low))
+        return self._fill(shape, dtype, lambda begin, end: self._unit(begin, end)[0].mul_(high - low).add_(low))
 
     def normal(self, shape: Sequence[int], dtype: str | torch.dtype = "fp32", mean: float = 0.0, std: float = 1.0) -> torch.Tensor:
         """Near normal with the given mean and standard deviation, drawn in fp32 and rounded to `dtype`; contiguous.
@@ -118,9 +121,11 @@ class Generator:
         """
 
         def draw(begin: int, end: int) -> torch.Tensor:
-            total = self._unit(begin, end).sub_(NORMAL_TERMS / 2)
-            for _ in range(NORMAL_TERMS - 1):
-                total.add_(self._unit(begin, end))
+            at_once = max(1, PIECE // ((end - begin) * NORMAL_TERMS))
+            total = torch.full((end - begin,), -NORMAL_TERMS / 2, device=self.device)
+            for first in range(0, NORMAL_TERMS, at_once):
+                for term in self._unit(begin, end, min(at_once, NORMAL_TERMS - first)):
+                    total.add_(term)
             return total.mul_(std).add_(mean)
 
         return self._fill(shape, dtype, draw)
@@ -135,8 +140,7 @@ class Generator:
             raise ValueError(f"integers from {low} to below {high}: give bounds with 1 to 2**{DRAWN_BITS} integers between them")
 
         def draw(begin: int, end: int) -> torch.Tensor:
-            self._draws += 1
-            return (self._random(begin, end).long() * (high - low) >> DRAWN_BITS) + low
+            return (self._random(begin, end)[0].long() * (high - low) >> DRAWN_BITS) + low
 
         return self._fill(shape, dtype, draw)
 

@@ -102,6 +102,15 @@ def test_normal_has_the_moments_of_a_normal_distribution() -> None:
     assert moments == pytest.approx([0.0, 1.0, 0.0, 3.0 - 6 / 5 / 12], abs=0.03)  # Irwin-Hall: excess kurtosis -6/(5 n)
 
 
+@pytest.mark.parametrize("piece", [1000, 50_000, 1 << 24], ids=["one", "four", "all"])
+def test_normal_is_the_same_however_many_terms_are_drawn_at_once(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Generator(7).normal((1000,))
+    monkeypatch.setattr(data, "PIECE", piece)
+    generator = Generator(7)
+    assert torch.equal(expected, generator.normal((1000,)))
+    assert not torch.equal(expected, generator.normal((1000,)))
+
+
 def test_integers_take_every_value_below_the_upper_bound() -> None:
     assert set(Generator(1).integers((500,), 2, 6).tolist()) == {2, 3, 4, 5}
 
