@@ -262,7 +262,9 @@ class Figures:
         check_peak(cold.us, self.bench.subject.traffic, self.session.ceilings, self.session.settings.ceiling_margin)
 
     def _proved(self, main: Main, once: Program) -> Main:
-        """A cold figure; taken again where the proof that it is cold finds another time: what came before a shift is warm-up.
+        """A cold figure. One that was taken in this set-up is taken again where the proof that it is cold finds another time: what came
+        before a shift is warm-up. One that was taken before stays: in no launch does anything else come before it, and a ring that is
+        set up once more may have another time for good.
 
         Args:
             once: passes over the ring.
@@ -270,7 +272,7 @@ class Figures:
         if not self.ready.proves:
             return main
         doubled = self._doubled(once, main.us)
-        if not self._prove_cold(once, main, doubled):
+        if not self._prove_cold(once, main, doubled) and self.main is None:
             self._retaken = True
             main, _ = self._take(None, main.us)
             if not self._prove_cold(once, main, doubled):
