@@ -31,6 +31,7 @@ from harness.dispatch.protocol import CellDone, RunContext
 from harness.dispatch.stamp import Place, failure, stamped
 from harness.measure.environment import with_id
 from harness.plan.jobs import Job, Turn
+from harness.plan.matrix import INTERPRETER
 from harness.records import COLUMNS, Cell, Record, Status
 from harness.store.tables import to_table
 
@@ -115,6 +116,7 @@ class Supervisor:
         ended: dict[tuple[Cell, str, int], CellDone] = {}
         began_ns = time.monotonic_ns()
         self._place = dataclasses.replace(self._place, lease=secrets.token_hex(6))
+        self._know_unit(job)
         for turn in job.turns:
             for done in self._turn(job, turn, [cell for cell in turn.cells if (turn.arm, cell) not in spoilt]):
                 if spoils(done.records):
@@ -123,6 +125,17 @@ class Supervisor:
                 yield done
         if job.kind in TIMED and (reason := changed(self._summary((began_ns, time.monotonic_ns())))):
             yield from (dataclasses.replace(done, records=invalidated(done.records, reason)) for done in ended.values())
+
+    def _know_unit(self, job: Job) -> None:
+        """Have what holds for the unit whatever is timed found out in a launch of its own, once for as long as the run holds the unit.
+
+        A launch that did it before its first cell would time that cell after another history than the launches after it. Where this
+        fails, that is what happens, and that launch says what is wrong.
+        """
+        if job.kind in TIMED and job.device != INTERPRETER and not lease_file(self.context, self.unit).exists():
+            with suppress(ServerLost):
+                for _ in self._launch(job, job.turns[0], f"{job.job_id}-unit", (), Ending()):
+                    pass
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)

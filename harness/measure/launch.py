@@ -30,12 +30,17 @@ class Emitter:
 def run_launch(request: dict[str, Any], records: int) -> int:
     """Measure the cells of `request` and write messages to the descriptor `records`; the exit status is pytest's.
 
+    Without cells it finds out what holds for the unit whatever is timed, hands that on, and writes nothing.
+
     Args:
         request: root (the workspace), jobs_dir, kind, device, cells, seed, lease, first, beside, engine_cache, environment
             (variables of this launch).
         records: descriptor of the supervisor's pipe.
     """
     os.environ.update(request["environment"])
+    if not request["cells"]:
+        _know_unit(request)
+        return 0
     import pytest
 
     from harness.measure import plugin
@@ -58,6 +63,15 @@ def run_launch(request: dict[str, Any], records: int) -> int:
     # pytest's watch over unraisable exceptions collects garbage five times when it ends: 0.2 s that nobody here reads
     plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "pytest_benchmark.plugin", "-p", "harness.measure.plugin"]
     return int(pytest.main([*arguments, *plugins, "-q", "--no-header", "--tb=short", "--color=no"]))
+
+
+def _know_unit(request: dict[str, Any]) -> None:
+    from harness.devices.table import load_devices
+    from harness.measure.timing import Timer
+
+    timer = Timer(load_devices()[request["device"]], request["seed"], Path(request["lease"]), engine_cache=request["engine_cache"])
+    timer.know_unit()
+    timer.close()
 
 
 def _is_the_engines(file: Path) -> bool:

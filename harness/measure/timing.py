@@ -78,6 +78,10 @@ class Timer:
         session.know_unit()
         return session
 
+    def know_unit(self) -> None:
+        """Find out what holds for the unit whatever is timed, where no launch has yet. Timing the first cell does the same before it."""
+        assert self.session
+
     def __call__(self, subject: Subject) -> Timing:
         """Time one cell; on `cpu` by the interpreter's clock."""
         return _shown(time_in_interpreter(subject)) if subject.torch_device == "cpu" else self._on_device(subject)

@@ -61,7 +61,8 @@ class Server:
     def launch(self, name, spec, records, log):
         launch, pipe = Process(name), os.dup(records)
         cells = json.loads(spec.read_text())["cells"]
-        self.launches.append((name, cells))
+        if cells:  # not the one that finds out about the unit
+            self.launches.append((name, cells))
         threading.Thread(target=self._say, args=(launch, pipe, cells), daemon=True).start()
         return launch
 

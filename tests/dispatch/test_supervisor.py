@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.devices.units import Unit
-from harness.dispatch import worker
+from harness.dispatch import supervisor, worker
 from harness.dispatch.launcher import Launch
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.protocol import ArmCode, CellDone, RunContext
@@ -38,21 +38,23 @@ class Process(Launch):
 
 class Server:
     """A fork server whose launches do, one after another, what `script` has them do of the cells that they are given: a function of
-    the cells that yields messages, and how it ends where it does not end well.
+    the cells that yields messages, and how it ends where it does not end well. One without cells does what `of_the_unit` says.
     """
 
     lost = False
     engine_cache = Path("engine")
 
-    def __init__(self, *script):
-        self.script, self.asked = list(script), []
+    def __init__(self, *script, of_the_unit=lambda cells: []):
+        self.script, self.asked, self.of_the_unit = list(script), [], of_the_unit
 
     def launch(self, name, spec, records, log):
         launch, pipe = Process(name), os.dup(records)
-        asked = json.loads(spec.read_text())
-        self.asked.append([Cell.parse(text) for text in asked["cells"]])
-        says = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        threading.Thread(target=self._say, args=(launch, pipe, says(self.asked[-1])), daemon=True).start()
+        cells = [Cell.parse(text) for text in json.loads(spec.read_text())["cells"]]
+        says = self.of_the_unit
+        if cells:
+            self.asked.append(cells)
+            says = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        threading.Thread(target=self._say, args=(launch, pipe, says(cells)), daemon=True).start()
         return launch
 
     def _say(self, launch, pipe, messages):
@@ -117,11 +119,11 @@ def context(tmp_path):
 def run(context):
     """Runs a job: what is vouched for of each cell, in order, and the server."""
 
-    def one(*script, cells=(FIRST, SECOND, THIRD), kind="latency", cancelled=None, deadline=30.0):
-        server = Server(*script)
-        job = Job("j1", kind, "unit", "scale", "h200", cells, (Turn(0, cells),), deadline, 1.0)
-        supervisor = Supervisor(context, lambda: server, GPU, cancelled or threading.Event())
-        return [(d.cell, d.records[0]) for d in supervisor.run(job) if d.vouched], server
+    def one(*script, cells=(FIRST, SECOND, THIRD), kind="latency", device="h200", cancelled=None, deadline=30.0, **more):
+        server = Server(*script, **more)
+        job = Job("j1", kind, "unit", "scale", device, cells, (Turn(0, cells),), deadline, 1.0)
+        done = Supervisor(context, lambda: server, GPU, cancelled or threading.Event()).run(job)
+        return [(d.cell, d.records[0]) for d in done if d.vouched], server
 
     return one
 
@@ -189,6 +191,39 @@ class TestALaunchWhoseClockLied:
     def test_is_no_excuse_for_what_failed(self, run):
         found, _ = run(first_wrong(LIED, CLOSED))
         assert [(FIRST, "wrong"), (SECOND, "invalid"), (THIRD, "invalid")] == outcomes(found)
+
+
+class TestTheLaunchThatFindsOutAboutTheUnit:
+    """So that the first to time cells has the same history as those after it."""
+
+    @pytest.fixture
+    def asked(self, context):
+        """What launches without cells were asked."""
+        return lambda: [json.loads((path / "spec.json").read_text()) for path in sorted((context.scratch / "launches").glob("*-unit"))]
+
+    def test_comes_before_all_others(self, run, asked):
+        order = []
+        found, _ = run(lambda cells: order.append("cells") or well(cells), of_the_unit=lambda cells: order.append("unit") or [])
+        assert (ALL_OK, ["unit", "cells"]) == (outcomes(found), order)
+        (one,) = asked()
+        assert ([], "h200", True) == (one["cells"], one["device"], one["first"])
+
+    @pytest.mark.parametrize(("kind", "device"), [("correctness", "h200"), ("latency", "cpu")])
+    def test_is_not_made_where_no_unit_is_timed(self, run, asked, kind, device):
+        cells = (Cell("scale", "double", "N=8,dtype=fp32", device),)
+        run(well, kind=kind, device=device, cells=cells)
+        assert [] == asked()
+
+    def test_is_not_made_where_a_launch_has_handed_that_on(self, run, asked, context):
+        lease_file(context, GPU).write_text("{}")
+        run(well)
+        assert [] == asked()
+
+    @pytest.mark.parametrize("last", [DIES, LOSES, HANGS, "no message"])
+    def test_costs_no_cell_where_it_fails(self, run, last, monkeypatch):
+        monkeypatch.setattr(supervisor, "FIRST_CELL_S", 0.3)
+        found, _ = run(well, of_the_unit=lambda cells: [last])
+        assert ALL_OK == outcomes(found)
 
 
 def test_a_cell_that_a_launch_ends_twice_is_what_it_was_last(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_the_first_launch_takes_the_main_figure_of_every_cell_before_the_rest_of
         assert one["latency_us"]["columns"]["evidence"]["doubled"] == other["latency_us"]["columns"]["evidence"]["doubled"]
         assert one["latency_us"]["columns"]["samples"]
         assert {"eager_us", "enqueue_us", "graph1_us"} == set(one) - set(other) - {"latency_warm_us"}
+
+
+def test_a_launch_without_cells_finds_out_about_the_unit_for_those_after_it(launched, tmp_path):
+    assert [] == launched(first=True, beside=True, cells=[])
+    unit = json.loads((tmp_path / "lease.json").read_text())
+    assert all(unit[name] for name in ("clock", "ceilings", "filling", "canaries"))
+    assert not unit["rings"]
+    cells = readings(launched(first=True, beside=True))
+    after = json.loads((tmp_path / "lease.json").read_text())
+    assert [unit[name] for name in ("clock", "ceilings", "filling")] == [after[name] for name in ("clock", "ceilings", "filling")]
+    assert 2 == len(after["canaries"])
+    assert {"ok"} == {found["latency_us"]["status"] for found in cells}
 
 
 def test_a_job_file_of_the_users_own_is_given_its_readings_at_once(launched, tmp_path):
