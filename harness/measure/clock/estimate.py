@@ -45,6 +45,16 @@ def is_accurate(samples: Sequence[float]) -> bool:
     return half_width(samples) <= tolerance_at(middle) * middle
 
 
+def is_representative(samples: Sequence[float]) -> bool:
+    """Whether the median is accurate and stands for all calls: the mean lies within the tolerance of it.
+
+    It does not where calls differ from sample to sample, a dear one among cheap ones say, of a kernel that declares no cycle: then the
+    median is the time of the cheap ones alone.
+    """
+    middle = statistics.median(samples)
+    return is_accurate(samples) and abs(statistics.fmean(samples) - middle) <= tolerance_at(middle) * middle
+
+
 def windows_agree(windows: Sequence[Sequence[float]]) -> bool:
     """Whether the last three windows' medians lie within the tolerance of each other."""
     if len(windows) < 3:

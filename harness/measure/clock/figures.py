@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.measure.clock.beside import Beside
 from harness.measure.clock.cycles import Cycled, time_phases
-from harness.measure.clock.estimate import calls_lasting, calls_per_sample
+from harness.measure.clock.estimate import calls_lasting, calls_per_sample, is_representative
 from harness.measure.clock.facts import RingProof
 from harness.measure.clock.floors import ONE_PROGRAM
 from harness.measure.clock.in_turn import time_in_turn
@@ -245,7 +245,7 @@ class Figures:
         """
         self._check_cold(main)
         settings = self.session.settings
-        sampled = self.session.measure(main, settings.budget_s, self.bench.reset)
+        sampled = self.session.measure(main, settings.budget_s, self.bench.reset, enough=is_representative)
         self._check_peak(sampled)
         return sampled
 

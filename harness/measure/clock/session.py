@@ -278,12 +278,20 @@ class ClockSession:
         check_elapsed(elapsed)
         return [us / calls for us in elapsed]
 
-    def measure(self, program: Program, budget_s: float, prepare: Callable[[], None] | None = None, window: int | None = None) -> Sampled:
+    def measure(
+        self,
+        program: Program,
+        budget_s: float,
+        prepare: Callable[[], None] | None = None,
+        window: int | None = None,
+        enough: Callable[[Sequence[float]], bool] = is_accurate,
+    ) -> Sampled:
         """Take samples of a program until its time is known well enough, and hold the device's clock against the host's.
 
         Args:
             prepare: runs before each batch of samples, outside all.
             window: samples in each window of settling; the protocol's by default.
+            enough: whether samples say well enough what a call takes.
 
         Raises:
             InvalidTiming: negative_time, no_valid_samples or host_clock.
@@ -294,7 +302,7 @@ class ClockSession:
             batches.append(self.take(program.replays, program.calls, count, prepare, program.between))
             return batches[-1].samples
 
-        sampled = self.sample(take, program.calls, budget_s, window=window)
+        sampled = self.sample(take, program.calls, budget_s, enough, window)
         self.check_host(batches)
         return sampled
 

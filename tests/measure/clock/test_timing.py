@@ -22,6 +22,7 @@ from toys import (
     phase_cost,
     session_on,
     subject_of,
+    toy,
     weighted,
     with_call,
     with_variant,
@@ -190,6 +191,28 @@ def test_a_figure_that_moves_again_after_it_was_taken_again_is_not_converged():
         patch.setattr(ClockSession, "measure", then_slower)
         readings, _ = measured(SCALE, slowdown=lambda replays: level["now"])
     assert (Status.OK, False) == (readings["latency_us"].status, readings["latency_us"].columns["converged"])
+
+
+@pytest.mark.parametrize(("dear_us", "converged"), [(5.0, True), (5.5, True), (40.0, False)], ids=["alike", "by under 1 %", "one in 16"])
+def test_a_figure_of_calls_that_differ_from_sample_to_sample_has_not_converged(dear_us, converged):
+    """As of a cycle that its kernel does not declare: the median is the time of the cheap calls alone."""
+
+    def count(x, fill):
+        fill.add_(1).remainder_(16)
+        return x + fill[:1]
+
+    def with_fill(case, generator):
+        return {"x": generator.uniform((case.N,), case.dtype), "fill": generator.full((2,), 0, torch.int32)}
+
+    def cost(operation):
+        fills = [tensor for tensor in operation.tensors if tensor.dtype is torch.int32]
+        if not fills:
+            return None
+        adds = any(tensor.dtype is torch.float32 for tensor in operation.tensors)
+        return (dear_us if int(fills[0].flatten()[0]) == 15 else 5.0) if adds else 0.01
+
+    readings, _ = measured(toy(count, with_fill, Traffic(BYTES, BYTES), mutates=("fill",)), cost_us=cost)
+    assert converged == readings["latency_us"].columns["converged"]
 
 
 @pytest.mark.parametrize("kernel", [SCALE, CYCLE], ids=["calls", "cycle"])
