@@ -11,8 +11,8 @@ CONCLUSIONS = {0: "pass", 1: "fail", 3: "undecided", 130: "stopped"}
 """The word for an exit code."""
 NOT_CONVERGED = "not converged"
 """What stands beside a time of which a launch's samples never settled."""
-FORMS = {"us": ".3f", "GB/s": ".0f", "%": ".1f", "x": ".2f"}
-"""Digits by unit; from 100 us on, times have one decimal."""
+FORMS = {"us": ((100, ".1f"), (0, ".3f")), "GB/s": ((100, ".0f"), (10, ".1f"), (0, ".3g")), "%": ((10, ".1f"), (0, ".3g")), "x": ((0, ".2f"),)}
+"""By unit: from which magnitude on a value has which digits."""
 
 
 def number(value: float | None) -> str:
@@ -24,7 +24,7 @@ def figure(value: float | None, unit: str | None) -> str:
     """A measured value with the digits that its unit is worth; as `number` in a unit that has no form of its own."""
     if value is None or unit not in FORMS:
         return number(value)
-    return format(value, ".1f" if unit == "us" and value >= 100 else FORMS[unit])
+    return format(value, next((form for least, form in FORMS[unit] if abs(value) >= least), "g"))
 
 
 def unit(name: str | None) -> str:
