@@ -1,9 +1,9 @@
 """The drift check: a recurrent kernel runs its steps beside the fp64 reference, on the same step inputs.
 
 Both start from one state; the variant then carries its own, in its own dtype, and the reference its own, in fp64. At
-each checkpoint the carried tensors are compared (how far it has drifted), and the step itself is checked against the
-reference applied to the variant's own state (whether it is still right from where it stands): the correctness
-tolerance holds for one step, the drift tolerance for all of them.
+each checkpoint the carried tensors are compared (how far it has drifted). Every step is held against the reference applied
+to the variant's own state (whether it is still right from where it stands), at a checkpoint in full, in between by its relative
+error: the correctness tolerance holds for one step, the drift tolerance for all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.errors import KernelFileError
 from harness.measure.checks import Defect, Finding, Trial, examine, limit_of, touched_rows
 from harness.measure.correctness import call_reference
 from harness.measure.data import Generator, content_hash
-from harness.measure.numerics import Errors, bit_equal, compare
+from harness.measure.numerics import Errors, bit_equal, compare, relative_l2
 from harness.measure.subject import SEED, Reading, Subject
 from harness.records import Status
 
@@ -33,6 +33,7 @@ class _Step:
 
     Args:
         number: how many steps have run, this one included.
+        wrong: the first step since the checkpoint before that was beyond the correctness tolerance.
         trial: the step from the variant's own state, with the reference applied to that state.
         carry: input name -> name of the result that became it.
         exact: the reference's own state after the step, by input name.
@@ -40,10 +41,37 @@ class _Step:
     """
 
     number: int
+    wrong: Finding | None
     trial: Trial
     carry: Mapping[str, str]
     exact: Inputs
     carried: dict[str, Errors]
+
+
+class _Between:
+    """The relative errors of steps from their own state; they stay on the device until they are judged, so that no step waits for them."""
+
+    def __init__(self, tolerance: Tolerance) -> None:
+        self._tolerance = tolerance
+        self._errors: list[tuple[int, str, float, torch.Tensor]] = []
+
+    def note(self, number: int, trial: Trial) -> None:
+        """Note a step; a result of another kind or shape than the reference's is for the checks of a checkpoint, the first step's too."""
+        for name, value in trial.results.items():
+            expected = trial.reference.get(name)
+            if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor) and value.shape == expected.shape:
+                error = relative_l2(trial.touched(name, value), trial.touched(name, expected))
+                self._errors.append((number, name, limit_of(self._tolerance, name, value.dtype), error))
+
+    def judge(self) -> Finding | None:
+        """The first step noted since this was last asked that is beyond the correctness tolerance."""
+        errors = torch.stack([error for *_, error in self._errors]).tolist() if self._errors else []
+        noted, self._errors = self._errors, []
+        for (number, name, limit, _), error in zip(noted, errors, strict=True):
+            if not error <= limit:
+                detail = f"step {number} from its own state: {name}: relative L2 {error:.3g} (at most {limit:.3g})"
+                return Finding(Defect.TOLERANCE, detail)
+        return None
 
 
 def state_tolerance(subject: Subject, drift: Drift) -> Tolerance:
@@ -90,24 +118,26 @@ def check_drift(subject: Subject) -> list[Reading]:
 
 
 def _run(subject: Subject, drift: Drift, inputs: Inputs, generator: Generator) -> Iterator[_Step]:
-    """Yield each checkpoint's step. In the steps between nothing but the two calls happens."""
+    """Yield each checkpoint's step."""
     mutates = tuple(subject.variant.mutates or ())
+    between = _Between(subject.kernel.tolerance_of(subject.case))
     carry = _carry(subject, drift, inputs)
     inputs = dict(inputs)
     exact: Inputs = {name: _widen(inputs[name]) for name in carry}
     for number in range(1, drift.steps + 1):
         if number > 1:
             inputs.update(_step_inputs(subject, drift, carry, generator))
-        before = {**inputs, **{name: inputs[name].clone() for name in carry}} if number in drift.checkpoints else None
+        before = {**inputs, **{name: inputs[name].clone() for name in carry}}
         expected = call_reference(subject, {**inputs, **exact})
         outputs = subject.call(inputs)
-        after = dict(inputs)
+        trial = Trial(subject, before, dict(inputs), tuple(outputs.values()), call_reference(subject, before), ())
         results = {**{name: inputs[name] for name in mutates}, **outputs}
         inputs.update({name: results[source] for name, source in carry.items()})
         exact = {name: _widen(expected[source]) for name, source in carry.items()}
-        if before is not None:
-            trial = Trial(subject, before, after, tuple(outputs.values()), call_reference(subject, before), ())
-            yield _Step(number, trial, drift.carry, exact, _compare_carried(subject, drift, inputs, exact))
+        if number in drift.checkpoints:
+            yield _Step(number, between.judge(), trial, drift.carry, exact, _compare_carried(subject, drift, inputs, exact))
+        else:
+            between.note(number, trial)
         if subject.kernel.cycle is not None:
             subject.kernel.cycle.advance(inputs)
 
@@ -157,6 +187,8 @@ def _judge(step: _Step, tolerance: Tolerance) -> Finding | None:
             return Finding(Defect.REFERENCE, f"{name} is not finite after {step.number} steps: choose inputs that do not blow up")
         if _stands_still(step.trial, name, source):
             return Finding(Defect.NOT_ADVANCED, f"{name} is left as it was by step {step.number}")
+    if step.wrong:
+        return step.wrong
     if finding := examine(step.trial, without=frozenset({Defect.CANARY})):
         return Finding(finding.defect, f"step {step.number} from its own state: {finding.detail}")
     for name, errors in step.carried.items():

@@ -101,6 +101,16 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
     )
 
 
+def relative_l2(actual: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """||actual - reference|| / ||reference||, where the reference is all zero ||actual||: one number (fp64) that stays on the device.
+
+    Both of one shape and any real dtype; NaN where either has a NaN or an infinity.
+    """
+    wide = reference.double()
+    difference, expected = (actual.double() - wide).norm(), wide.norm()
+    return torch.where(expected > 0, difference / expected, difference)
+
+
 def _cosine(dot: float, own: float, expected: float) -> float:
     if own > 0 and expected > 0:
         return dot / own / expected

@@ -11,7 +11,12 @@ CONCLUSIONS = {0: "pass", 1: "fail", 3: "undecided", 130: "stopped"}
 """The word for an exit code."""
 NOT_CONVERGED = "not converged"
 """What stands beside a time of which a launch's samples never settled."""
-FORMS = {"us": ((100, ".1f"), (0, ".3f")), "GB/s": ((100, ".0f"), (10, ".1f"), (0, ".3g")), "%": ((10, ".1f"), (0, ".3g")), "x": ((0, ".2f"),)}
+FORMS = {
+    "us": ((100, ".1f"), (0, ".3f")),
+    "GB/s": ((100, ".0f"), (10, ".1f"), (0, ".3g")),
+    "%": ((10, ".1f"), (0, ".3g")),
+    "x": ((0, ".2f"),),
+}
 """By unit: from which magnitude on a value has which digits."""
 
 

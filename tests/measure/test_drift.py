@@ -90,6 +90,56 @@ def outcomes(readings: dict[str, Reading]) -> dict[str, str]:
     return {n: names.pop() for n, names in found.items()}
 
 
+class TestAKernelThatIsWrongBetweenCheckpoints:
+    """Checkpoints are steps 1, 10, 100 and 1000: what happens in others is found at the next one."""
+
+    @pytest.mark.parametrize("value", [123.0, math.nan, math.inf])
+    def test_in_what_it_gives(self, value: float) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            y = leak(x, state, slot)
+            return torch.full_like(y, value) if next(steps) == 37 else y
+
+        readings = check(call)
+        assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "beyond_tolerance"}
+        assert (readings["drift_cosine@100"].reason or "").startswith("beyond_tolerance: step 37 from its own state: y: relative L2 ")
+
+    def test_in_a_state_that_is_forgotten(self) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            y = leak(x, state, slot)
+            state[slot.long()] += float(next(steps) == 20)  # 0.9**80 of it is left at the checkpoint
+            return y
+
+        assert outcomes(check(call, drift=Drift(step_inputs, {"state": "state"}, {"fp32": Tolerance(0.1, "a test")}, 100))) == {
+            "1": "ok",
+            "10": "ok",
+            "100": "beyond_tolerance",
+        }
+
+    def test_in_a_phase_that_no_checkpoint_meets(self) -> None:
+        def with_cursor(case: Case, generator: Any) -> dict[str, Any]:
+            return {**make_inputs(case, generator), "cursor": generator.full((1,), 0, torch.int32)}
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor, cursor: torch.Tensor) -> torch.Tensor:
+            y = leak(x, state, slot)
+            return y + 7 if int(cursor[0]) == 15 else y
+
+        def move(inputs: dict[str, Any]) -> None:
+            inputs["cursor"].add_(1).remainder_(16)
+
+        readings = check(
+            call,
+            make_inputs=with_cursor,
+            reference=lambda x, state, slot, cursor: reference(x, state, slot),
+            cycle=Cycle(lambda case: 16, "cursor", move),
+        )
+        assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "beyond_tolerance"}
+        assert "step 16 from its own state" in (readings["drift_cosine@100"].reason or "")
+
+
 class TestARightKernel:
     @pytest.mark.parametrize("device", ["cpu", GPU])
     def test_has_three_readings_at_each_checkpoint(self, device: str) -> None:
@@ -146,7 +196,7 @@ class TestARightKernel:
             return {name: value.float() for name, value in reference(x, state, slot).items()}
 
         check(reference=watched, steps=2)
-        assert seen == [torch.float64, torch.float32, torch.float64]  # the second is step 1 from the variant's own state
+        assert seen == [torch.float64, torch.float32] * 2  # every other is a step from the variant's own state
 
     def test_is_given_new_inputs_at_every_step(self) -> None:
         seen: list[torch.Tensor] = []
