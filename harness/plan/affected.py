@@ -1,4 +1,6 @@
-"""What a change touches: the kernels whose file, or a file it imports, differs between two trees, and the kinds whose job file does."""
+"""What a change touches: the kernels whose file, or a file that it imports or may read, differs between two trees, and the kinds whose
+job file does.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.authoring.workspace import Workspace
 from harness.plan.describe import Description, describe
+from harness.plan.dynamic import is_dynamic
 from harness.plan.git import Git
 from harness.plan.trees import Tree, checkout, harness_table, listing
 from harness.records import Cell, Expected
@@ -34,6 +37,20 @@ class Change:
     def affects(self, one: Expected) -> bool:
         """Whether the answer for a cell may have changed."""
         return one.kind in self.kinds or (one.cell.kernel in self.kernels and one.cell not in self.proved)
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """What a kernel may depend on.
+
+    Args:
+        files: its own file and every file that it may import, again and again, with what links lead to; files that are not there any
+            more count too.
+        dynamic: one of them may import or read any other file.
+    """
+
+    files: frozenset[str]
+    dynamic: bool
 
 
 def change(
@@ -61,8 +78,8 @@ def change(
     rest = differing - of_jobs
     roots = _roots(code)
     reached = {k.name: _reached(k.file, code.root, roots) for k in what.kernels}
-    every = _any_other(rest, set().union(*reached.values()))
-    kernels = {name for name, files in reached.items() if every or rest & files}
+    every = _any_other(rest, set().union(*(reach.files for reach in reached.values())))
+    kernels = {name for name, reach in reached.items() if every or (differing if reach.dynamic else differing & reach.files)}
     own = {f"{JOBS}/{kind.file}": kind.name for kind in what.kinds}
     shared = of_jobs - set(own)
     kinds = {name for path, name in own.items() if shared or path in of_jobs}
@@ -92,29 +109,38 @@ def _roots(code: Workspace) -> tuple[PurePosixPath, ...]:
     return tuple(dict.fromkeys([PurePosixPath(), *sources, *(source.parent for source in sources)]))
 
 
-def _reached(file: str, root: Path, roots: Sequence[PurePosixPath]) -> set[str]:
-    """A kernel's file and every file that it may import, again and again, with what links lead to; files that are not there any more
-    count too.
-    """
+def _reached(file: str, root: Path, roots: Sequence[PurePosixPath]) -> _Reach:
     found: set[str] = set()
-    top = os.path.realpath(root)
+    dynamic = False
     waiting = [PurePosixPath(file)]
     while waiting:
         path = waiting.pop()
         if str(path) in found:
             continue
         found.add(str(path))
-        if (root / path).is_file():
-            waiting += _imports(path, (root / path).read_text(encoding="utf-8", errors="replace"), roots)
-    return found | {os.path.relpath(os.path.realpath(root / path), top) for path in found}
+        if not (root / path).is_file():
+            continue
+        module = _parsed(root / path)
+        dynamic = dynamic or module is None or is_dynamic(module, lambda name: _is_own(name, root, roots))
+        if module is not None:
+            waiting += _imports(path, module, roots)
+    top = os.path.realpath(root)
+    return _Reach(frozenset(found | {os.path.relpath(os.path.realpath(root / path), top) for path in found}), dynamic)
 
 
-def _imports(path: PurePosixPath, text: str, roots: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:
+def _parsed(file: Path) -> ast.Module | None:
     try:
-        tree = ast.parse(text)
+        return ast.parse(file.read_text(encoding="utf-8", errors="replace"))
     except (SyntaxError, ValueError):  # no module after all, else the kernel could not have been described
-        return
-    for node in ast.walk(tree):
+        return None
+
+
+def _is_own(name: str, root: Path, roots: Sequence[PurePosixPath]) -> bool:
+    return any((root / start / name).is_dir() or (root / start / f"{name}.py").is_file() for start in roots)
+
+
+def _imports(path: PurePosixPath, module: ast.Module, roots: Sequence[PurePosixPath]) -> Iterator[PurePosixPath]:
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files(roots, alias.name.split("."))

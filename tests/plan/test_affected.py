@@ -1,10 +1,12 @@
 """What a change touches: which kernels and kinds of head may answer otherwise than base."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 
-from harness.authoring.workspace import read_workspace
+from harness.authoring.catalogue import kernel_files
+from harness.authoring.workspace import find_workspace, read_workspace
 from harness.plan.affected import change
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindInfo
 from harness.records import Cell, Expected
@@ -29,8 +31,8 @@ FILES = {
 }
 
 
-def description():
-    kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in ("add", "mul", "pow")]
+def description(names=("add", "mul", "pow")):
+    kernels = [KernelInfo(n, f"kernels/{n}.py", "", ["fast"], "fast", "fast", CASES, [], False, False) for n in names]
     return Description(kernels, [KindInfo(n, f"{n}.py", "unit", 1.0, 60.0, False, []) for n in ("latency", "static")])
 
 
@@ -120,6 +122,80 @@ def test_a_link_that_leads_in_a_circle_touches_who_imports_it(changed, tmp_path)
     (tmp_path / "kernels/mul.py").write_text("import kernels._lib.circle\n")
     (tmp_path / "kernels/_lib/circle.py").symlink_to("circle.py")
     assert {"mul"} == changed("kernels/_lib/circle.py").kernels
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import importlib\nrows = importlib.import_module('kernels._lib.' + 'rows')",
+        "def late(name):\n    return __import__(name)",
+        "from pathlib import Path\nexec(Path('rows.py').read_text())",
+        "import runpy",
+        "TABLE = open(__file__.replace('mul', '_lib/rows')).read()",
+        "import kernels._lib\nFOLDER = kernels._lib.__path__",
+        "from kernels._lib import *",
+        "from .._lib import *",
+        "import torch as t\nTABLE = t.load('rows.py')",
+        "from torch.utils import cpp_extension",
+        "from harness.authoring.catalogue import load_kernel",
+        "import somebodys",
+        "import io",
+        "def broken(:",
+    ],
+    ids=[
+        "importlib",
+        "__import__",
+        "exec",
+        "runpy",
+        "open",
+        "package's folder",
+        "star",
+        "relative star",
+        "torch.load",
+        "from torch",
+        "the catalogue",
+        "unknown package",
+        "standard library, though a source has the name",
+        "no Python",
+    ],
+)
+def test_a_kernel_that_may_read_what_it_does_not_import_is_touched_by_any_file(changed, tmp_path, text):
+    (tmp_path / "team/io.py").write_text("")
+    (tmp_path / "src/ops/fast.py").write_text(text)
+    assert {"add", "mul"} == changed("kernels/_lib/rows.py").kernels, "beside the one that imports it"
+    assert {"mul"} == changed("jobs/latency.py").kernels
+    assert set() == changed("jobs/matrix.toml", "pyproject.toml").kernels, "what is no code"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import triton\nimport triton.language as tl\n@triton.jit\ndef k(p, desc):\n    return tl.load(p) + desc.load([0])",
+        "import torch\nfast = torch.compile(torch.nn.Linear(1, 1).eval())",
+        "import math, re\nfrom functools import lru_cache\nfrom harness import Case\nWORD = re.compile('w')",
+        "import kernels._lib.rows as r\nfrom . import other",
+    ],
+    ids=["Triton's load", "torch", "standard library", "its own"],
+)
+def test_a_kernel_that_reads_no_more_than_it_imports_is_not_touched_by_other_files(changed, tmp_path, text):
+    (tmp_path / "src/ops/fast.py").write_text(text)
+    assert {"add"} == changed("kernels/add.py").kernels
+
+
+def test_a_job_file_that_a_kernel_imports_touches_it(changed, tmp_path):
+    (tmp_path / "kernels/mul.py").write_text("from jobs import static\n")
+    assert ({"mul"}, {"static"}) == (changed("jobs/static.py").kernels, changed("jobs/static.py").kinds)
+
+
+def test_of_the_bundled_kernels_each_is_touched_by_its_own_file_alone(tmp_path):
+    shutil.copytree(find_workspace().kernels_dir, tmp_path / "kernels")
+    (tmp_path / "pyproject.toml").write_text("[tool.harness]\n")
+    code = read_workspace(tmp_path)
+    names = [file.stem for file in kernel_files(code)]
+    files = {f"kernels/{name}.py": "1" for name in names}
+    for name in names:
+        base = {**files, f"kernels/{name}.py": "0"}
+        assert {name} == change(description(names), code, base, files, base_config=code.config).kernels
 
 
 def test_another_harness_table_touches_everything_whatever_is_proved(changed):
