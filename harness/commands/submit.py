@@ -78,7 +78,7 @@ def command(
     """Run the matrix: compile, prove right, follow drift, and time every kernel on every device that is here.
 
     --resume RUN measures what is left of a run, and once more, in all their launches, the timed cells that the machine spoilt and
-    not the code: contended, throttled, a host that stood still, a time that did not converge.
+    not the code: contended, throttled, a host that stood still in some launches, a time that did not converge.
 
     Ends with exit code 0 (all that could be measured passed), 1 (something is wrong), 3 (undecided) or 130 (stopped).
     """

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from harness.dispatch.blocks import Answer, spoils, torn
+from harness.dispatch.blocks import HOST_CLOCK, Answer, spoils, torn
 from harness.dispatch.fitness import TIMED, Unfit
 from harness.dispatch.journal import Again, Entry, Key
 from harness.metrics import speaks_for_cell
 from harness.plan.jobs import Job
 from harness.records import Cell, Record, Status
 
-MACHINES = frozenset({*map(str, Unfit), "host_clock", "incomplete_block"})
-"""Codes of an invalid time that say nothing of the code under test. Closed. Not of them is `not_closed`: a launch that dies at its end may
-do so by what the code left behind."""
+MACHINES = frozenset({*map(str, Unfit), HOST_CLOCK, "incomplete_block"})
+"""Codes of an invalid time that say nothing of the code under test; `host_clock` does where every launch of an arm has it. Closed. Not of
+them is `not_closed`: a launch that dies at its end may do so by what the code left behind."""
 MEMORY = "memory"
 """Code of a cell that was skipped for want of memory: where other launches had enough, somebody else had taken it."""
 
@@ -96,7 +96,7 @@ def disturbance(kind: str, records: Sequence[Record]) -> str | None:
     if kind not in TIMED or any(Status(record.status).failed for record in records):
         return None
     invalid = [record for record in records if record.status == Status.INVALID]
-    if any(_code(record) not in MACHINES for record in invalid):
+    if any(_code(record) not in MACHINES for record in invalid) or _always_off_the_host(records):
         return None
     main = [record for record in records if speaks_for_cell(kind, record.metric)]
     skipped = [record for record in main if record.status == Status.SKIPPED]
@@ -108,6 +108,13 @@ def disturbance(kind: str, records: Sequence[Record]) -> str | None:
     if skipped:
         return f"{skipped[0].status} in some launches: {skipped[0].reason}"
     return "not converged" if any(record.converged is False for record in timed) else None
+
+
+def _always_off_the_host(records: Sequence[Record]) -> bool:
+    """Whether an arm has `host_clock` in every launch: no host stands still that often, so the code is likely to be at fault."""
+    launches = {(record.arm, record.position) for record in records}
+    off = {(r.arm, r.position) for r in records if r.status == Status.INVALID and _code(r) == HOST_CLOCK}
+    return not {arm for arm, _ in off} <= {arm for arm, _ in launches - off}
 
 
 def _is_for_good(records: Sequence[Record]) -> bool:

@@ -11,6 +11,10 @@ from harness.records import Cell, Record, Status
 Answer = tuple[str, Cell, str, int | None]
 """A kind, a cell, an arm and the position of a launch: what a journal entry answers."""
 
+HOST_CLOCK = "host_clock"
+"""Code of times of which the device's clock and the host's said different things. In one launch the host stood still; where every launch
+has it, it is what the code does."""
+
 
 def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[Answer]:
     """The answers of blocks of which another launch is missing or of another lease; a block counts whole or not at all.
@@ -50,10 +54,10 @@ def why_torn(torn_answer: Answer, done: Mapping[Answer, Sequence[Record]]) -> st
 
 def spoils(records: Sequence[Record]) -> bool:
     """Whether an answer ends the cell for its arm, so that the arm's later launches leave it out: nothing of it was ok, and not
-    because of the unit, which the next launch may find fit.
+    because of the unit or the host, which the next launch may find fit.
     """
-    return not any(r.status == Status.OK for r in records) and not all(map(_is_the_units, records))
+    return not any(r.status == Status.OK for r in records) and not all(map(_may_pass, records))
 
 
-def _is_the_units(record: Record) -> bool:
-    return record.status == Status.INVALID and (record.reason or "").partition(":")[0] in set(Unfit)
+def _may_pass(record: Record) -> bool:
+    return record.status == Status.INVALID and (record.reason or "").partition(":")[0] in {*Unfit, HOST_CLOCK}

@@ -81,6 +81,13 @@ class TestACell:
     def test_whose_figure_beside_the_machine_spoilt_is(self):
         assert disturbance("latency", records(ok(), HOST | {"metric": "eager_us"})) is not None
 
+    def test_whose_clocks_disagreed_in_some_launches_is_and_one_whose_did_in_all_of_an_arm_is_not(self):
+        assert disturbance("latency", records(HOST, ok(), HOST)) is not None
+        assert disturbance("latency", records(HOST, CONTENDED)) is not None
+        assert disturbance("latency", records(HOST, HOST, HOST)) is None
+        assert disturbance("latency", records(HOST)) is None
+        assert disturbance("latency", records(ok(), HOST, HOST, ok(), arms=(BASE, HEAD, HEAD, BASE))) is None, "head's code does it"
+
     def test_that_had_memory_in_some_launches_is_and_one_that_never_had_is_not(self):
         assert disturbance("latency", records(ok(), MEMORY)) == "skipped in some launches: memory: 3 GB are free"
         assert disturbance("latency", records(MEMORY)) is None
@@ -168,7 +175,7 @@ ROUND = [(CELL, position) for position in range(3)]
 
 
 class TestARunThatTheMachineSpoilt:
-    @pytest.mark.parametrize("spoilt", [[ok(), CONTENDED, ok()], [ok(), HOST], [ok(), ok(), ok(converged=False)], [ok(), MEMORY]])
+    @pytest.mark.parametrize("spoilt", [[ok(), CONTENDED, ok()], [HOST, ok(), ok()], [ok(), ok(), ok(converged=False)], [ok(), MEMORY]])
     def test_passes_when_it_is_resumed_and_keeps_what_it_had(self, run, spoilt):
         before, _ = run(spoilt, GOOD)
         assert (3, [CELL]) == (before.exit_code, [one["cell"] for one in before.run["to_measure_again"]])
@@ -259,6 +266,14 @@ def test_a_cell_that_has_ended_for_a_reason_of_its_own_is_left_alone_by_resume(r
     before, _ = run([ok(), bad("invalid", "over_peak: too fast")], GOOD)
     after, asked = run([])
     assert ([], before.exit_code, before.run["by_status"]) == (asked, after.exit_code, after.run["by_status"])
+
+
+def test_a_cell_whose_clocks_disagree_in_every_launch_is_not_run_until_green(run):
+    before, asked = run([HOST] * 3, GOOD)
+    assert (3, []) == (before.exit_code, before.run["to_measure_again"])
+    assert ROUND == [one for one in asked if one[0] == CELL], "one launch alone would not tell the host from the code"
+    after, asked = run([])
+    assert ([], 3, before.run["by_status"]) == (asked, after.exit_code, after.run["by_status"])
 
 
 @pytest.mark.parametrize(("last", "stands"), [("wrong", False), ("crash", False), ("ok", True)])

@@ -115,10 +115,11 @@ class TestWhatIsResumedOfAPair:
         ("skipped", "memory", True),
         ("invalid", "contended: a canary moved", False),
         ("invalid", "throttled: hw_slowdown", False),
+        ("invalid", "host_clock: the host's says 90 us", False),
         ("invalid", "contention of another kind", True),
     ],
 )
-def test_a_cell_is_left_out_of_later_launches_unless_the_unit_was_to_blame(status, reason, ends):
+def test_a_cell_is_left_out_of_later_launches_unless_the_machine_may_be_to_blame(status, reason, ends):
     assert ends == spoils([replace(record(job().turns[0], status=status), reason=reason)])
 
 
