@@ -19,6 +19,7 @@ from harness.plan.git import Git
 from harness.plan.matrix import INTERPRETER
 from harness.plan.plan import Plan, with_jobs
 from harness.plan.refs import ancestors
+from harness.plan.requirements import same_requirements
 from harness.plan.trees import Tree, harness_table, listing, tree_of_commit
 from harness.records import Cell, Record, is_left_out
 from harness.store.files import of_cells
@@ -82,8 +83,8 @@ def _change(plan: Plan, base: Tree, git: Git, results: Results) -> Change:
     cells = {e.cell for e in plan.expected}
     ours, theirs = (_builds(results, tree.code_digest, cells, dirty=tree.dirty) for tree in (plan.tree, base))
     proved = {c for c in ours.keys() & theirs.keys() if same_launches(theirs[c], ours[c]) and stack(theirs[c]) == stack(ours[c])}
-    config = harness_table(git, base.tree)
-    return change(plan.description, plan.code, listing(git, base), plan.files, proved, base_config=config)
+    config, same = harness_table(git, base.tree), same_requirements(git, base.tree, plan.tree.tree)
+    return change(plan.description, plan.code, listing(git, base), plan.files, proved, base_config=config, same_requirements=same)
 
 
 def _builds(results: Results, code_digest: str, cells: Collection[Cell], *, dirty: bool) -> dict[Cell, Record]:

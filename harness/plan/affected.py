@@ -14,6 +14,7 @@ from harness.authoring.workspace import Workspace
 from harness.plan.describe import Description, describe
 from harness.plan.dynamic import is_dynamic
 from harness.plan.git import Git
+from harness.plan.requirements import same_requirements
 from harness.plan.trees import Tree, checkout, harness_table, listing
 from harness.records import Cell, Expected
 
@@ -61,6 +62,7 @@ def change(
     proved: Collection[Cell] = (),
     *,
     base_config: Mapping[str, object],
+    same_requirements: bool,
 ) -> Change:
     """What differs between two trees.
 
@@ -70,8 +72,9 @@ def change(
         base, head: path below the workspace -> git blob id, as `trees.listing` gives them.
         proved: see Change.
         base_config: base's [tool.harness]; where head's is another, everything is touched, equal binaries or not.
+        same_requirements: both declare the same requirements, see `requirements`; else everything is touched likewise.
     """
-    if base_config != code.config:
+    if base_config != code.config or not same_requirements:
         return Change(frozenset(k.name for k in what.kernels), frozenset(kind.name for kind in what.kinds))
     differing = {path for path in {*base, *head} if base.get(path) != head.get(path)} - {MATRIX, SETTINGS}
     of_jobs = {path for path in differing if PurePosixPath(path).parts[0] == JOBS}
@@ -95,7 +98,8 @@ def change_between(workspace: Workspace, git: Git, base: Tree, head: Tree) -> Ch
     """
     theirs, ours = listing(git, base), listing(git, head)
     code = checkout(git, head, workspace)
-    return change(describe(code), code, theirs, ours, base_config=harness_table(git, base.tree))
+    same = same_requirements(git, base.tree, head.tree)
+    return change(describe(code), code, theirs, ours, base_config=harness_table(git, base.tree), same_requirements=same)
 
 
 def _any_other(paths: Collection[str], reached: Collection[str]) -> bool:

@@ -96,10 +96,12 @@ def test_a_kernel_that_was_added_and_run_alone_is_decided(both, harness):
     assert diff(harness, "HEAD..run:last")[0] == 1
 
 
-def test_a_changed_job_file_leaves_no_result_standing_for_both(both, harness):
+@pytest.mark.parametrize("name", ["jobs/correctness.py", "constraints.txt"])
+def test_a_changed_job_file_or_requirement_leaves_no_result_standing_for_both(both, harness, name):
     both.git("checkout", "-q", "main")
     both.write("kernels/third.py", (both.root / "kernels/scale.py").read_text())
-    both.write("jobs/correctness.py", (both.root / "jobs/correctness.py").read_text() + "# changed\n")
+    file = both.root / name
+    both.write(name, (file.read_text() if file.exists() else "") + "# changed\n")
     assert harness("submit", "--kernel", "third").code == 0
     code, found = diff(harness, "HEAD..run:last")
     assert (code, found["counts"]["MISSING"]) == (3, 8)

@@ -43,11 +43,12 @@ def changed(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    def of(*paths, proved=(), config=None):
+    def of(*paths, proved=(), config=None, same_requirements=True):
         head = dict.fromkeys(FILES, "1")
         base = {path: "0" if path in paths else "1" for path in {*FILES, *paths}}
         code = read_workspace(tmp_path)
-        return change(description(), code, base, head, proved, base_config=code.config if config is None else config)
+        before = code.config if config is None else config
+        return change(description(), code, base, head, proved, base_config=before, same_requirements=same_requirements)
 
     return of
 
@@ -195,12 +196,13 @@ def test_of_the_bundled_kernels_each_is_touched_by_its_own_file_alone(tmp_path):
     files = {f"kernels/{name}.py": "1" for name in names}
     for name in names:
         base = {**files, f"kernels/{name}.py": "0"}
-        assert {name} == change(description(names), code, base, files, base_config=code.config).kernels
+        assert {name} == change(description(names), code, base, files, base_config=code.config, same_requirements=True).kernels
 
 
-def test_another_harness_table_touches_everything_whatever_is_proved(changed):
+@pytest.mark.parametrize("other", [{"config": {"sources": ["src"]}}, {"same_requirements": False}], ids=["harness table", "requirements"])
+def test_other_settings_touch_everything_whatever_is_proved(changed, other):
     cell = Cell("add", "fast", CASES[0].case, "h200")
-    found = changed("pyproject.toml", proved={cell}, config={"sources": ["src"]})
+    found = changed("pyproject.toml", proved={cell}, **other)
     assert ({"add", "mul", "pow"}, {"latency", "static"}) == (found.kernels, found.kinds)
     assert found.affects(Expected(cell, "latency"))
 
