@@ -54,12 +54,14 @@ class CellDone:
     Args:
         vouched: whether they are what became of the cell. Else its launch has yet to close, and they may be taken back; only the
             worker that runs the job sees these.
+        repeats: why the launch before did not close, though it blamed no cell, so that this one repeats it; one cell of a launch tells.
     """
 
     job: Job
     cell: Cell
     records: tuple[Record, ...]
     vouched: bool = True
+    repeats: str | None = None
 
 
 @dataclass(frozen=True)

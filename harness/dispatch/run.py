@@ -172,6 +172,7 @@ def execute(
         scratch = folder / "scratch"
         context = replace(_context(plan, run, scratch), allowance=allowance)
         left_out: dict[Key, str] = {}
+        repeated = list(run.get("repeated_launches", ()))
         todo = [job for job in unfinished(plan.jobs, done) if job.on == "host" or capacity.get(job.device, 0)]
         with _signals(dispatcher) as cancelled:
             dispatcher.submit(context, todo)
@@ -182,6 +183,8 @@ def execute(
                     journal.seq += len(records)
                     journal.append(records)
                     done[answer_of(records[0])] = records
+                    if event.repeats is not None:
+                        repeated.append({"launch": records[0].launch, "reason": event.repeats})
                 elif isinstance(event, LeftOut):
                     left_out |= {(event.job.kind, cell): event.reason for turn in event.job.turns for cell in turn.cells}
                 observe(event)
@@ -201,6 +204,7 @@ def execute(
             why = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"  # nobody knows what was measured
             records = [r if Status(r.status).resumable else _spoilt(r, why) for r in records]
         finished = _conclude(plan, run, records, left_out, absent, cancelled.is_set(), require) | _repeats(known, records)
+        finished["repeated_launches"] = repeated
         earlier = [r for rounds in known.rounds.values() for one in rounds for entry in one.values() for r in entry]
         store.write(finished, records, replace=True, **({"earlier": earlier} if earlier else {}))
         shutil.rmtree(scratch / "launches", ignore_errors=True) if finished["exit_code"] == 0 else None

@@ -42,6 +42,7 @@ RESTARTS = 2
 """How often a turn goes on in a new fork server after losing one."""
 REPEATS = 1
 """How often a turn times cells again of which all ended, but whose launch did not close."""
+UNVOUCHED = "its launch did not come to its last canary"
 DRAIN_S = 1.0
 MAX_LINE = 16 << 20
 READING = {"metric", "value", "status", "reason", "columns"}
@@ -65,12 +66,14 @@ class Ending:
     Args:
         unclosed: cells that it had timed, and did not vouch for; they have not been yielded as vouched.
         why: how it came to that.
+        blames_none: it ended so after its last cell, and no record tells.
     """
 
     killed: Status | None = None
     reason: str = ""
     unclosed: tuple[Cell, ...] = ()
     why: str = ""
+    blames_none: bool = False
 
 
 Stretch = tuple[int, int]
@@ -124,7 +127,8 @@ class Supervisor:
                 ended[done.cell, turn.arm, turn.position] = done
                 yield done
         if job.kind in TIMED and (reason := changed(self._summary((began_ns, time.monotonic_ns())))):
-            yield from (dataclasses.replace(done, records=invalidated(done.records, reason)) for done in ended.values())
+            for done in ended.values():
+                yield dataclasses.replace(done, records=invalidated(done.records, reason), repeats=None)
 
     def _know_unit(self, job: Job) -> None:
         """Have what holds for the unit whatever is timed found out in a launch of its own, once for as long as the run holds the unit.
@@ -140,6 +144,7 @@ class Supervisor:
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)
         number = lost = unclosed = 0
+        repeats: str | None = None
         while remaining and not self.cancelled.is_set():
             number += 1
             name = f"{job.job_id}-{turn.position}-{number}"
@@ -148,6 +153,7 @@ class Supervisor:
                 for done in self._launch(job, turn, name, tuple(remaining), ending):
                     if done.vouched and done.cell in remaining:  # a cell that is taken back has ended already
                         remaining.remove(done.cell)
+                        done, repeats = dataclasses.replace(done, repeats=repeats), None
                     yield done
             except ServerLost as error:
                 lost += 1
@@ -155,6 +161,7 @@ class Supervisor:
                     continue
                 yield from self._all(job, turn, name, remaining, Status.INFRA, f"worker_lost: {error}")
                 return
+            repeats = ending.why if ending.blames_none else repeats
             # what a launch timed and did not vouch for comes last: else every cell that crashes has all of it timed once more
             remaining.sort(key=lambda cell: cell in ending.unclosed)
             if len(remaining) < before or self.cancelled.is_set():
@@ -164,7 +171,7 @@ class Supervisor:
                 return
             unclosed += 1
             if unclosed > REPEATS:
-                yield from self._all(job, turn, name, ending.unclosed, Status.INVALID, f"{UNCLOSED}: {ending.why}")
+                yield from self._all(job, turn, name, ending.unclosed, Status.INVALID, f"{UNCLOSED}: {UNVOUCHED}: {ending.why}")
                 remaining = [cell for cell in remaining if cell not in ending.unclosed]
 
     def _all(self, job: Job, turn: Turn, launch: str, cells: Sequence[Cell], status: Status, reason: str) -> Iterator[CellDone]:
@@ -254,7 +261,7 @@ class Supervisor:
         if self.cancelled.is_set() or (current is None and not held):
             return
         status, reason = (ending.killed, ending.reason) if ending.killed else (Status.CRASH, self._death(launch, name))
-        ending.why = f"its launch did not come to its last canary: {reason}"
+        ending.why, ending.blames_none = reason, current is None
         if current is not None:
             yield CellDone(job, current, (self._failure(job, turn, current, name, status, reason),))
 

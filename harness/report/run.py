@@ -66,7 +66,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | N
         run: run.json of a run that has ended: `run_id`, `resolved`, `commit`, `dirty`, `code_digest`, `matrix`, `expected`,
             `by_status`, `required_missing`, `exit_code`, `against`, `options`; of one with a budget, `required_left_out`; of one with
             cells that are undecided although no record says so, `undecided`; where cells were measured again, or would be,
-            `measured_again` and `to_measure_again`.
+            `measured_again` and `to_measure_again`; where launches were, `repeated_launches`.
         records: the run's.
         store: what `--store` was, where it was given: the commands that are named need it too.
 
@@ -87,7 +87,7 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | N
         _section("Measured again", _again(run)),
         _section("Not measured", _absent(ended)),
         _section("Left out by the budget", _left_out(ended)),
-        _section("Units", unit_lines(records)),
+        _section("Units", [*unit_lines(records), *_repeated(run)]),
         _section("Next", _next(run, ended, f" --store {store}" if store else "")),
         _bottom(ended, heads),
     )
@@ -153,6 +153,16 @@ def _again(run: Mapping[str, Any]) -> list[str]:
     found = run.get("measured_again", ())
     lines = [f"{one['cell']}  {one['kind']}  {one['rounds']} times; before: {words.one_line(one['before'])}" for one in found]
     return [*lines[:LISTED], *([f"and {len(lines) - LISTED} more"] if len(lines) > LISTED else [])]
+
+
+def _repeated(run: Mapping[str, Any]) -> list[str]:
+    """How many launches were made again, though no cell failed in the first, and what ended that; a line a cause."""
+    causes = Counter(words.one_line(one["reason"]) for one in run.get("repeated_launches", ()))
+    lines = [
+        f"{words.count(n, 'launch was', 'launches were')} repeated: the process died or hung after its last cell ({why:.{WIDTH}})"
+        for why, n in causes.most_common()
+    ]
+    return [*lines[:LISTED], *([f"and {len(lines) - LISTED} causes more"] if len(lines) > LISTED else [])]
 
 
 def _absent(ended: Sequence[_Ended]) -> list[str]:

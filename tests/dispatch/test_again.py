@@ -125,10 +125,12 @@ class Dispatcher:
                     if not self.says[str(cell)]:
                         return
                     columns = self.says[str(cell)].pop(0)
-                    record = stamped(self.context, job, turn, cell, Place("GPU-1", "n", 1, f"lease of {job.job_id}"), columns)
+                    place = Place("GPU-1", "n", 1, f"lease of {job.job_id}")
+                    told = {name: value for name, value in columns.items() if name != "repeats"}
+                    record = stamped(self.context, job, turn, cell, place, told, f"launch-{turn.position}")
                     if spoils([record]):
                         ended.add(cell)
-                    yield CellDone(job, cell, (record,))
+                    yield CellDone(job, cell, (record,), repeats=columns.get("repeats"))
             yield JobDone(job)
 
     def cancel(self): ...
@@ -156,9 +158,11 @@ def run(repository, monkeypatch) -> Callable[..., Any]:
 
     def one(double: list[Any], twice: list[Any] = (), units: int = 1, says: dict[str, list[Any]] | None = None) -> Any:
         dispatcher = Dispatcher(units, {CELL: double, OTHER: twice} if says is None else says)
-        outcome = execute(plan, dispatcher, store, described, workspace.runs_dir / RUN)
+        outcome = execute(plan, dispatcher, store, one.described, workspace.runs_dir / RUN)
+        one.described = outcome.run
         return outcome, dispatcher.asked
 
+    one.described = described
     one.store, one.plan, one.folder, one.baselines = store, plan, workspace.runs_dir / RUN, workspace.baselines_dir
     return one
 
@@ -266,6 +270,14 @@ def test_a_cell_that_has_ended_for_a_reason_of_its_own_is_left_alone_by_resume(r
     before, _ = run([ok(), bad("invalid", "over_peak: too fast")], GOOD)
     after, asked = run([])
     assert ([], before.exit_code, before.run["by_status"]) == (asked, after.exit_code, after.run["by_status"])
+
+
+def test_a_launch_that_was_repeated_is_told_of_and_not_forgotten_by_a_resume(run):
+    told = [{"launch": "launch-1", "reason": "killed by SIGSEGV"}]
+    before, _ = run([ok(), ok(repeats="killed by SIGSEGV"), CONTENDED], GOOD)
+    assert told == before.run["repeated_launches"]
+    after, _ = run([ok()] * 3)
+    assert (0, told) == (after.exit_code, run.store.read_run(RUN)["repeated_launches"])
 
 
 def test_a_cell_whose_clocks_disagree_in_every_launch_is_not_run_until_green(run):

@@ -6,9 +6,11 @@ import tempfile
 import threading
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
 from harness.dispatch import supervisor, worker
 from harness.dispatch.launcher import Launch
@@ -122,8 +124,9 @@ def run(context):
     def one(*script, cells=(FIRST, SECOND, THIRD), kind="latency", device="h200", cancelled=None, deadline=30.0, **more):
         server = Server(*script, **more)
         job = Job("j1", kind, "unit", "scale", device, cells, (Turn(0, cells),), deadline, 1.0)
-        done = Supervisor(context, lambda: server, GPU, cancelled or threading.Event()).run(job)
-        return [(d.cell, d.records[0]) for d in done if d.vouched], server
+        done = [d for d in Supervisor(context, lambda: server, GPU, cancelled or threading.Event()).run(job) if d.vouched]
+        one.repeats = [(d.records[0].launch, d.repeats) for d in done if d.repeats is not None]
+        return [(d.cell, d.records[0]) for d in done], server
 
     return one
 
@@ -142,6 +145,26 @@ class TestALaunchThatDoesNotClose:
         assert ALL_OK == outcomes(found)
         assert [[FIRST, SECOND, THIRD]] * 2 == server.asked
         assert {"j1-0-2"} == {record.launch for _, record in found}
+        assert ["j1-0-2"] == [launch for launch, _ in run.repeats], "told once"
+
+    @pytest.mark.parametrize("first", [then(DIES), first_wrong(DIES)], ids=["of all cells", "of some"])
+    def test_is_told_of_with_what_ended_it_when_it_is_made_again(self, run, first):
+        run(first, well)
+        assert [("j1-0-2", "exit status 9: it printed nothing")] == run.repeats
+
+    def test_is_told_of_once_though_the_unit_changed_and_every_cell_ends_again(self, context):
+        job = Job("j1", "latency", "unit", "scale", "h200", (FIRST,), (Turn(0, (FIRST,)),), 30.0, 1.0)
+        server = Server(then(DIES), well)
+        seen = iter([None, None, Summary(9, None, None, None, None, [], changed=["partition from none to mig"])])
+        telemetry = SimpleNamespace(within=lambda *_: next(seen))
+        done = list(Supervisor(context, lambda: server, GPU, threading.Event(), telemetry).run(job))
+        assert "invalid" == done[-1].records[0].status
+        assert ["exit status 9: it printed nothing"] == [one.repeats for one in done if one.repeats is not None]
+
+    @pytest.mark.parametrize("script", [(well,), (dies_in(THIRD),)], ids=["it closed", "a record tells"])
+    def test_is_not_told_of_where_there_is_nothing_to_tell(self, run, script):
+        run(*script)
+        assert [] == run.repeats
 
     def test_once_more_leaves_no_time_and_says_why(self, run):
         found, server = run(then(DIES))

@@ -92,6 +92,17 @@ def next_steps(records: list[Record], exit_code: int, store: str | None = None, 
     return [line.strip() for line in text.partition("\nNext\n")[2].partition("\n\n")[0].splitlines()]
 
 
+def test_launches_that_were_repeated_are_counted_by_what_ended_the_first(no_gpu) -> None:
+    ends = ["killed by SIGSEGV", "exit status 9: it printed nothing", "killed by SIGSEGV"]
+    repeated = [{"launch": f"j-{n}-2", "reason": why} for n, why in enumerate(ends)]
+    text = render_run(run_of(no_gpu, 0, repeated_launches=repeated), no_gpu)
+    assert (
+        "Units\n"
+        "  2 launches were repeated: the process died or hung after its last cell (killed by SIGSEGV)\n"
+        "  1 launch was repeated: the process died or hung after its last cell (exit status 9: it printed nothing)\n"
+    ) in text
+
+
 class TestNext:
     ID = "20260131T235959-1f2e3d"
     SHOWN = "see the figures of a cell: harness show norm/fused/M=0,dtype=bf16@h200"

@@ -198,7 +198,7 @@ class Driver:
     def _pass_on(self, hand: Any, said: dict[str, Any]) -> None:
         event = {"event": said["type"], "job": said["job"], "attempt": said["attempt"]}
         if said["type"] == "cell":
-            self._send({**event, "records": said["records"]})
+            self._send({**event, "records": said["records"], "repeats": said["repeats"]})
             return
         now, hand.seat.now = hand.seat.now, None
         if said["cancelled"]:

@@ -91,7 +91,8 @@ class Ledger:
             one.trouble = f"bad_message: {error}"
             return
         one.answers[_answer(one, done)] = done.records
-        yield CellDone(one.whole, done.cell, done.records)
+        repeats = message.get("repeats")
+        yield CellDone(one.whole, done.cell, done.records, repeats=None if repeats is None else str(repeats)[:500])
 
     def _lost(self, one: _Job, reason: str, node: str) -> Iterator[Event | Assignment]:
         left = _left(one)

@@ -159,7 +159,8 @@ class Station:
         ended = {"type": "done", "job": job.job_id, "attempt": attempt}
         try:
             for done in self._cells(job, attempt):
-                self._say({"type": "cell", "job": job.job_id, "attempt": attempt, "records": cell_to_text(done)})
+                told = {"records": cell_to_text(done), "repeats": done.repeats}
+                self._say({"type": "cell", "job": job.job_id, "attempt": attempt, **told})
         except (HarnessError, BadMessage, OSError) as error:
             ended["problem"] = " ".join(str(error).split())
         except BaseException as error:

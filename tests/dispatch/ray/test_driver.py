@@ -184,3 +184,9 @@ def test_a_worker_that_could_not_go_on_loses_its_job(driver, make_job):
     driver._pass_on(hand, {"type": "done", "job": job.job_id, "attempt": 1, "cancelled": False, "problem": "No space left on device"})
     (lost,) = said(driver)
     assert ("lost", "worker_lost: No space left on device") == (lost["event"], lost["reason"])
+
+
+def test_a_cell_is_passed_on_with_what_the_worker_says_of_its_launch(driver, make_job):
+    job = make_job("h200")
+    driver._pass_on(seated(driver, job), {"type": "cell", "job": job.job_id, "attempt": 1, "records": "[]", "repeats": "killed by SIGSEGV"})
+    assert [{"event": "cell", "job": job.job_id, "attempt": 1, "records": "[]", "repeats": "killed by SIGSEGV"}] == said(driver)

@@ -32,6 +32,15 @@ def test_cells_and_jobs_end_as_they_are_told(context, make_job, says):
     assert [] == ledger.assignments
 
 
+@pytest.mark.parametrize(
+    ("repeats", "why"), [(None, None), ("killed by SIGSEGV", "killed by SIGSEGV"), ([0], "[0]"), ("x" * 999, "x" * 500)]
+)
+def test_a_launch_that_was_repeated_is_told_of(context, make_job, says, repeats, why):
+    job = make_job(cells=1)
+    (cell,) = Ledger(context, [job]).take(says(job, 0) | {"repeats": repeats})
+    assert why == cell.repeats
+
+
 def test_a_lost_job_is_tried_again_elsewhere_with_the_cells_that_are_left(context, make_job, says):
     job = make_job(cells=3)
     ledger = Ledger(context, [job])

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,13 @@ def test_a_simulated_unit_skips_every_cell_and_says_so(prepared, context, make_j
     assert {("skipped", "simulated: no b200 is here", "node", 2)} == {(r.status, r.reason, r.node, r.attempt) for r in records}
     assert list(job.cells) == [r.cell for r in records]
     assert {"type": "done", "job": job.job_id, "attempt": 2, "cancelled": False} == done
+
+
+def test_a_launch_that_was_repeated_is_told_of_with_its_cell(prepared, make_job, monkeypatch):
+    skipped = prepared._cells
+    monkeypatch.setattr(prepared, "_cells", lambda *job: (replace(done, repeats="killed by SIGSEGV") for done in skipped(*job)))
+    start(prepared, make_job("b200", cells=1))
+    assert "killed by SIGSEGV" == lines(prepared)[0]["repeats"]
 
 
 def test_lines_are_kept_until_they_have_arrived(prepared, make_job):
