@@ -56,8 +56,9 @@ def spoils(records: Sequence[Record]) -> bool:
     """Whether an answer ends the cell for its arm, so that the arm's later launches leave it out: nothing of it was ok, and not
     because of the unit or the host, which the next launch may find fit.
     """
-    return not any(r.status == Status.OK for r in records) and not all(map(_may_pass, records))
+    return not any(r.status == Status.OK for r in records) and not all(map(may_pass, records))
 
 
-def _may_pass(record: Record) -> bool:
+def may_pass(record: Record) -> bool:
+    """Whether the unit or the host spoilt what was timed, which the next launch may find fit."""
     return record.status == Status.INVALID and (record.reason or "").partition(":")[0] in {*Unfit, HOST_CLOCK}

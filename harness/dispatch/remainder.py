@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.dispatch.again import remaining, spoilt_arms
-from harness.dispatch.blocks import Answer
-from harness.dispatch.journal import JOURNAL, read_entries
+from harness.dispatch.blocks import Answer, may_pass
+from harness.dispatch.journal import JOURNAL, Key, read_entries
 from harness.plan.jobs import Job, Turn, narrowed
 from harness.plan.plan import Plan
-from harness.records import Cell, Record
+from harness.records import HEAD, Cell, Record
 
 
 def unfinished(jobs: Iterable[Job], done: Mapping[Answer, Sequence[Record]]) -> Iterator[Job]:
@@ -25,6 +25,19 @@ def unfinished(jobs: Iterable[Job], done: Mapping[Answer, Sequence[Record]]) -> 
 
 def _waits(kind: str, cell: Cell, turn: Turn, done: Collection[Answer], spoilt: Collection[tuple[str, Cell, str]]) -> bool:
     return (kind, cell, turn.arm, turn.position) not in done and (kind, cell, turn.arm) not in spoilt
+
+
+def cut_short(jobs: Iterable[Job], done: Mapping[Answer, Sequence[Record]]) -> set[Key]:
+    """The cells of which a part is answered, and a launch that head's answer rests on was not made: its own, or another of its blocks.
+
+    Not those that ended under head for a reason of their own, nor those whose lease may have ended because of the unit: records say so.
+    """
+    heads = {answer: records for answer, records in done.items() if answer[2] == HEAD}
+    told = {answer[:2] for answer, records in heads.items() if any(map(may_pass, records))}
+    told |= {spoilt[:2] for spoilt in spoilt_arms(heads)}
+    turns = [(job.kind, turn) for job in unfinished(jobs, done) for turn in job.turns if turn.arm == HEAD or turn.block is not None]
+    missing = {(kind, cell) for kind, turn in turns for cell in turn.cells}
+    return (missing - told) & {answer[:2] for answer in heads}
 
 
 def remainder(plan: Plan, folder: Path) -> Plan:

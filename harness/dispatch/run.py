@@ -24,7 +24,7 @@ from harness.dispatch.derive import speedups
 from harness.dispatch.doubts import doubt
 from harness.dispatch.journal import JOURNAL, Journal, Key
 from harness.dispatch.protocol import ArmCode, CellDone, Dispatcher, Event, LeftOut, RunContext
-from harness.dispatch.remainder import unfinished
+from harness.dispatch.remainder import cut_short, unfinished
 from harness.errors import HarnessError
 from harness.plan.budget import Allowance
 from harness.plan.describe import Description
@@ -191,6 +191,7 @@ def execute(
         absent = {device for device, units in capacity.items() if not units}
         standing = _stand(plan, known)
         left_out = {key: reason for key, reason in left_out.items() if key not in standing}
+        partly = cut_short(plan.jobs, done)
         for answers in (done, *(one for rounds in known.rounds.values() for one in rounds)):
             _spoil_torn(plan, answers)
         records = [r for entry in done.values() for r in entry]
@@ -199,7 +200,7 @@ def execute(
         for entry in done.values():
             if entry[0].arm == HEAD:
                 answered[_key(entry[0])] = max(answered.get(_key(entry[0]), 0), entry[0].attempt)
-        records += list(_unanswered(plan, answered, left_out, context, absent, cancelled.is_set()))
+        records += list(_unanswered(plan, answered, partly, left_out, context, absent, cancelled.is_set()))
         if changed := plan.changed_files():
             why = f"tree_changed: {', '.join(changed[:3])} is not what was checked out"  # nobody knows what was measured
             records = [r if Status(r.status).resumable else _spoilt(r, why) for r in records]
@@ -259,30 +260,39 @@ def _context(plan: Plan, run: dict[str, Any], scratch: Path) -> RunContext:
 
 
 def _unanswered(
-    plan: Plan, answered: Mapping[Key, int], left_out: Mapping[Key, str], context: RunContext, absent: set[str], cancelled: bool
+    plan: Plan,
+    answered: Mapping[Key, int],
+    partly: Collection[Key],
+    left_out: Mapping[Key, str],
+    context: RunContext,
+    absent: set[str],
+    cancelled: bool,
 ) -> Iterator[Record]:
-    """A record for every planned cell that nothing came of, or not all: silence is never green.
+    """A record for every planned cell that nothing came of, or not all: silence is never green, and no run has pairs of a part.
 
     Args:
         answered: cells of which something is known -> the last attempt at them.
+        partly: those of them that were cut short.
         left_out: cells that the budget left out, and why: some of their launches may be known from before the run was resumed.
     """
     on_unit = _on_unit(plan)
     for one in plan.expected:
-        if reason := left_out.get((one.kind, one.cell)):
+        key = (one.kind, one.cell)
+        if reason := left_out.get(key):
             status = Status.CANCELLED
-        elif (one.kind, one.cell) in answered:
+        elif key in answered and key not in partly:
             continue
-        elif one.kind in on_unit and one.cell.device in absent:
+        elif one.kind in on_unit and one.cell.device in absent and key not in answered:
             status, reason = Status.NO_CAPACITY, f"no unit of {one.cell.device} is reachable"
         elif cancelled:
             status, reason = Status.CANCELLED, "the run was stopped"
         else:
-            status, reason = Status.LOST, "its job ended without a record of it"
+            how = "before all of its launches were made" if key in answered else "without a record of it"
+            status, reason = Status.LOST, f"its job ended {how}"
         cell, code = one.cell, context.arms[HEAD]
         yield Record(
             run_id=context.run_id,
-            attempt=answered.get((one.kind, cell), 0),
+            attempt=answered.get(key, 0),
             commit=code.commit,
             tree=code.tree,
             dirty=code.dirty,
