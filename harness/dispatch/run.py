@@ -216,13 +216,19 @@ def execute(
 
 
 def _stand(plan: Plan, known: Known) -> set[Key]:
-    """Let the round before count of each cell whose last round has not come to its end, unless something failed in it; such cells."""
+    """Of each cell whose last round has not come to its end let the last that has count, or else its first; such cells.
+
+    A last round in which something failed counts all the same.
+    """
     failed = {answer[:2] for answer, records in known.done.items() if any(Status(r.status).failed for r in records)}
     standing = {key for key in known.rounds if key not in failed and not is_whole(plan.jobs, key, known.of(key))}
     for key in standing:
         for answer in known.of(key):
             del known.done[answer]  # the journal has it: the round goes on when the run is resumed
-        known.done |= known.rounds[key].pop()
+        rounds = known.rounds[key]
+        while len(rounds) > 1 and not is_whole(plan.jobs, key, rounds[-1]):
+            rounds.pop()
+        known.done |= rounds.pop()
     return standing
 
 

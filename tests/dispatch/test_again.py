@@ -252,6 +252,19 @@ class TestUntilItHasBeenMeasuredAgain:
         assert (0, 3) == (after.exit_code, len(spoilt.store.read_earlier(RUN)))
         assert [(0, 2, 11.0 if done else 12.0), (1, 2, 12.0), (2, 2, 12.0)] == shown(spoilt.store.read(RUN)[1])
 
+    def test_it_stands_as_it_was_though_a_round_after_it_was_spoilt_as_well_and_not_whole(self, spoilt):
+        self.check(spoilt([ok(11.0), ok(converged=False)])[0], spoilt)
+        outcome, asked = spoilt([ok(12.0)])
+        self.check(outcome, spoilt)
+        assert ROUND[:2] == asked, "a third round"
+        after, _ = spoilt([ok(13.0)] * 2)
+        assert (0, 5) == (after.exit_code, len(spoilt.store.read_earlier(RUN)))
+
+    def test_it_stands_as_it_was_at_first_where_no_round_is_whole(self, run):
+        for part in ([ok(), CONTENDED], [ok(11.0), CONTENDED], [ok(12.0)]):
+            run(part, GOOD)
+        assert OLD[:2] == shown(run.store.read(RUN)[1])
+
     def test_it_stands_as_it_was_where_no_unit_is_there(self, spoilt):
         self.check(spoilt([], units=0)[0], spoilt)
 
