@@ -13,19 +13,19 @@ SPEEDUP = METRICS["speedup"]
 
 
 def speedups(records: Iterable[Record], baselines: Mapping[str, str]) -> Iterator[Record]:
-    """One record for every time of a variant that its kernel's baseline variant has too, of the same launch turn.
+    """One record for every time of a variant that its kernel's baseline variant has too, of the same launch turn of one lease.
 
-    Both are of one cache and one clock. Where they were taken by two methods, since a call of more launches has a ring that is
-    emptied otherwise, the record's method names both.
+    Both are of one cache and one clock. Of another lease the unit, the driver or its neighbours may be others. Where the two were
+    taken by two methods, since a call of more launches has a ring that is emptied otherwise, the record's method names both.
 
     Args:
         baselines: kernel -> its baseline variant, which gets no speed-up of its own.
     """
     times = [r for r in records if r.metric == TIME and r.status == Status.OK and r.value is not None]
-    base = {(r.kernel, r.case, r.device, r.arm, r.position): r for r in times if r.variant == baselines[r.kernel]}
+    base = {_turn(r): r for r in times if r.variant == baselines[r.kernel]}
     for record in times:
-        other = base.get((record.kernel, record.case, record.device, record.arm, record.position))
-        if other is None or record.variant == baselines[record.kernel] or record.unit != other.unit:
+        other = base.get(_turn(record))
+        if other is None or record.variant == baselines[record.kernel]:
             continue
         if (record.cache, record.clock, record.launch_mode) != (other.cache, other.clock, other.launch_mode):
             continue
@@ -41,3 +41,8 @@ def speedups(records: Iterable[Record], baselines: Mapping[str, str]) -> Iterato
             samples=None,
             converged=bool(record.converged and other.converged),
         )
+
+
+def _turn(record: Record) -> tuple[object, ...]:
+    """What the two times of a speed-up have in common."""
+    return record.kernel, record.case, record.device, record.arm, record.lease_id, record.position

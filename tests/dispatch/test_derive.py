@@ -4,10 +4,10 @@ from harness.dispatch.derive import speedups
 from harness.records import Record
 
 
-def time(variant, value, position=0, status="ok", unit="GPU-1", **more):
+def time(variant, value, position=0, status="ok", lease="one", **more):
     return Record(
         kernel="k", variant=variant, case="N=1,dtype=fp32", dtype="fp32", device="h200", kind="latency", metric="latency_us",
-        value=value, status=status, position=position, unit=unit, samples=[1.0], converged=True, **more,
+        value=value, status=status, position=position, lease_id=lease, samples=[1.0], converged=True, **more,
     )  # fmt: skip
 
 
@@ -24,8 +24,10 @@ def test_nothing_follows_from_a_time_that_is_missing():
     assert found([time("plain", None, status="invalid"), time("fast", 2.0)]) == []
 
 
-def test_times_of_two_units_are_not_divided():
-    assert found([time("plain", 6.0), time("fast", 2.0, unit="GPU-2")]) == []
+def test_times_of_two_leases_are_not_divided():
+    assert found([time("plain", 6.0), time("fast", 2.0, lease="another")]) == []
+    records = [time("plain", 6.0), time("plain", 8.0, lease="another"), time("fast", 2.0)]
+    assert found(records) == [("fast", 0, "speedup", 3.0, "x", None)]
 
 
 @pytest.mark.parametrize(("name", "one", "other"), [("cache", "cold", "warm"), ("clock", "device_event", "host")])
