@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.plan.describe import KindInfo
@@ -99,15 +99,13 @@ def make_jobs(
     def group_of(one: Expected) -> tuple[str, str, str, int]:
         return one.kind, one.cell.kernel, one.cell.device, tier_of(one)
 
-    groups = itertools.groupby(sorted(expected, key=lambda e: (group_of(e), e.cell)), key=group_of)
+    groups = itertools.groupby(sorted(expected, key=lambda e: (group_of(e), e.cell.case, e.cell)), key=group_of)
     for (kind_name, kernel, device, number), group in groups:
         kind, cells = by_name[kind_name], [e.cell for e in group]
         times = launches if kind.replicates and device != INTERPRETER else 1
         paired = None if base is None else {cell for cell in cells if (kind_name, cell) in base}
         parts = math.ceil(len(cells) * len(_turns(cells, times, paired)) * kind.cell_seconds / longest_s) or 1
-        size = math.ceil(len(cells) / parts)
-        for start in range(0, len(cells), size):
-            part = tuple(cells[start : start + size])
+        for part in _parts(cells, math.ceil(len(cells) / parts)):
             turns = _turns(part, times, paired)
             plan = json.dumps([code_digest, kind_name, len(turns), [str(c) for c in part]])
             jobs.append(
@@ -129,6 +127,23 @@ def make_jobs(
     place = {(one.kind, one.cell): number for number, one in enumerate(expected)}
     rank = {kind: number for number, kind in enumerate(KIND_ORDER)}
     return sorted(jobs, key=lambda j: (j.tier, rank.get(j.kind, len(rank)), place[j.kind, j.cells[0]]))
+
+
+def _parts(cells: Sequence[Cell], size: int) -> Iterator[tuple[Cell, ...]]:
+    """The cells of one kernel, ordered by case, in parts of at most `size`. The variants of a case share one, and so a lease, where they
+    fit: a speed-up is of one lease.
+    """
+    part: tuple[Cell, ...] = ()
+    for _, group in itertools.groupby(cells, key=lambda cell: cell.case):
+        case = tuple(group)
+        if part and len(part) + len(case) > size:
+            yield part
+            part = ()
+        part += case
+        while len(part) > size:
+            yield part[:size]
+            part = part[size:]
+    yield part
 
 
 def _turns(cells: Iterable[Cell], launches: int, paired: Collection[Cell] | None) -> tuple[Turn, ...]:

@@ -156,6 +156,22 @@ def test_jobs_hold_one_kernel_kind_and_device_and_split_at_five_minutes():
     assert all(j.expected_s <= 300 for j in jobs)
 
 
+@pytest.mark.parametrize(
+    ("longest_s", "parts"),
+    [
+        (1000.0, [["a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]]),
+        (10.0, [["a1", "b1", "c1"], ["a2", "b2", "c2"], ["a3", "b3", "c3"]]),
+        (4.0, [["a1", "b1"], ["c1"], ["a2", "b2"], ["c2"], ["a3", "b3"], ["c3"]]),
+    ],
+    ids=["all", "whole cases", "less than a case"],
+)
+def test_the_variants_of_a_case_share_a_job_where_they_fit(longest_s, parts):
+    kind = KindInfo("latency", "latency.py", "unit", 2.0, 60.0, True, [])
+    expected = [Expected(Cell("add", variant, f"N={n}", "h200"), "latency") for variant in "abc" for n in (1, 2, 3)]
+    jobs = make_jobs(expected, [kind], "digest", longest_s=longest_s)
+    assert parts == sorted(([c.variant + c.case[2:] for c in j.cells] for j in jobs), key=lambda names: (names[0][1], names))
+
+
 def test_a_jobs_id_depends_on_its_code():
     expected = expand([Entry("latency", ("h200",), frozenset())], description(), load_devices(), Filters())
     ids = [{j.job_id for j in make_jobs(expected, description().kinds, digest)} for digest in ("a", "a", "b")]
