@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from harness.dispatch.blocks import HOST_CLOCK, Answer, spoils, torn
+from harness.dispatch.doubts import mixed_stacks
 from harness.dispatch.fitness import TIMED, Unfit
 from harness.dispatch.journal import Again, Entry, Key
 from harness.metrics import speaks_for_cell
@@ -107,7 +108,8 @@ def disturbance(kind: str, records: Sequence[Record]) -> str | None:
         return f"{invalid[0].status}: {invalid[0].reason}"
     if skipped:
         return f"{skipped[0].status} in some launches: {skipped[0].reason}"
-    return "not converged" if any(record.converged is False for record in timed) else None
+    mixed = [mixed_stacks([record for record in timed if record.arm == arm]) for arm in sorted({record.arm for record in timed})]
+    return next(filter(None, mixed), "not converged" if any(record.converged is False for record in timed) else None)
 
 
 def _always_off_the_host(records: Sequence[Record]) -> bool:

@@ -18,6 +18,7 @@ from harness.dispatch.protocol import CellDone, JobDone, LeftOut
 from harness.dispatch.remainder import remainder
 from harness.dispatch.run import _stand, describe_run, execute
 from harness.dispatch.stamp import Place, stamped
+from harness.errors import StoreError
 from harness.measure.clock.validity import Reason
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.jobs import Job, Turn
@@ -94,6 +95,11 @@ class TestACell:
         assert disturbance("latency", records(ok(), MEMORY, arms=(BASE, HEAD))) is None, "head's code needs more"
         assert disturbance("latency", records(ok(), bad("skipped", "simulated"))) is None
 
+    def test_that_was_timed_under_two_stacks_is_and_one_whose_arms_have_one_each_is_not(self):
+        old, new = (ok(environment={"driver": driver}) for driver in ("570", "580"))
+        assert "timed under more than one stack: driver 570 and 580" == disturbance("latency", records(old, new))
+        assert disturbance("latency", records(old, new, new, arms=(BASE, HEAD, HEAD))) is None
+
     def test_that_was_not_timed_is_not(self):
         assert disturbance("correctness", records(bad("invalid", "host_clock", None), kind="correctness")) is None
 
@@ -124,8 +130,8 @@ class Dispatcher:
                     self.asked.append((str(cell), turn.position))
                     if not self.says[str(cell)]:
                         return
-                    columns = self.says[str(cell)].pop(0)
-                    place = Place("GPU-1", "n", 1, f"lease of {job.job_id} by {id(self)}")
+                    columns = dict(self.says[str(cell)].pop(0))
+                    place = Place("GPU-1", "n", 1, f"lease of {job.job_id} by {id(self)}", {"driver": columns.pop("driver", "570")})
                     told = {name: value for name, value in columns.items() if name != "repeats"}
                     record = stamped(self.context, job, turn, cell, place, told, f"launch-{turn.position}")
                     if spoils([record]):
@@ -226,6 +232,16 @@ class TestARunThatTheMachineSpoilt:
     def test_lists_in_a_dry_run_what_is_measured_again(self, run):
         run([ok(), CONTENDED, ok()], GOOD)
         assert [CELL] == [str(one.cell) for one in remainder(run.plan, run.folder).expected]
+
+
+def test_a_cell_that_is_finished_under_another_driver_is_undecided_until_it_is_measured_again_as_a_whole(run):
+    run([ok(driver="570")], GOOD)
+    mixed, asked = run([ok(driver="580")] * 2, GOOD)
+    assert (ROUND[1:], 3, {"ok": 1, "undecided": 1}) == ([one for one in asked if one in ROUND], mixed.exit_code, mixed.run["by_status"])
+    with pytest.raises(StoreError):
+        accept(run.store, RUN, run.baselines)
+    after, asked = run([ok(driver="580")] * 3)
+    assert (ROUND, 0) == (asked, after.exit_code)
 
 
 class TestUntilItHasBeenMeasuredAgain:

@@ -30,6 +30,11 @@ NOT_WARM = {"metric": "latency_warm_us", "value": None, "status": "skipped", "re
 INTERPRETED = {"metric": "interpreter_us", "value": 9.0, "status": "ok", "reason": None, "converged": False}
 
 
+def under(**other: Any) -> dict[str, Any]:
+    """A time under a stack."""
+    return OK | {"environment": {"driver": "570", "triton": "3.6.0", "lock_digest": "l1", "memory_bytes": 1, "id": "a"} | other}
+
+
 def records(*launches: Any) -> list[Record]:
     """The records of a cell: of each launch one, or several in a list."""
     names = {"kernel": "scale", "variant": "double", "case": "N=8,dtype=fp32", "dtype": "fp32", "device": "h200", "kind": "latency"}
@@ -48,8 +53,25 @@ def records(*launches: Any) -> list[Record]:
         ((UNSETTLED, UNSETTLED, UNSETTLED), "not converged in 3 of 3 launches"),
         (([OK, BESIDE, NOT_WARM], OK, OK), None),
         ((INTERPRETED,), None),
+        ((under(), under(memory_bytes=2), under(id="b")), None),
+        ((under(), under(triton="3.7.1"), under()), "timed under more than one stack: triton 3.6.0 and 3.7.1"),
+        ((under(), under(), under(driver="580")), "timed under more than one stack: driver 570 and 580"),
+        ((under(), under(lock_digest="l2"), under()), "timed under more than one stack: lock_digest l1 and l2"),
     ],
-    ids=["all timed", "one skipped", "all skipped", "one missing", "one unsettled", "none settled", "figures beside", "interpreter"],
+    ids=[
+        "all timed",
+        "one skipped",
+        "all skipped",
+        "one missing",
+        "one unsettled",
+        "none settled",
+        "figures beside",
+        "interpreter",
+        "one stack",
+        "two tritons",
+        "two drivers",
+        "other packages",
+    ],
 )
 def test_of_a_cell(launches, expected):
     assert expected == doubt("latency", 3, records(*launches))
