@@ -113,8 +113,16 @@ class Supervisor:
         One that was timed is yielded twice: as it ends, not vouched for, and when its launch has closed.
 
         A cell of which nothing was ok in one turn, and not because of the unit, is not measured in the arm's next. One call is one
-        lease of the unit: where the unit changed meanwhile, every timed cell is yielded again, without its numbers.
+        lease of the unit: where the unit changed meanwhile, every timed cell is yielded again, without its numbers. Where the caller
+        ends the lease before its time, as one beyond its unit's history, nothing that was found out about the unit in it is kept.
         """
+        try:
+            yield from self._lease(job)
+        except GeneratorExit:
+            lease_file(self.context, self.unit).unlink(missing_ok=True)
+            raise
+
+    def _lease(self, job: Job) -> Iterator[CellDone]:
         spoilt: set[tuple[str, Cell]] = set()
         ended: dict[tuple[Cell, str, int], CellDone] = {}
         began_ns = time.monotonic_ns()
@@ -131,15 +139,22 @@ class Supervisor:
                 yield dataclasses.replace(done, records=invalidated(done.records, reason), repeats=None)
 
     def _know_unit(self, job: Job) -> None:
-        """Have what holds for the unit whatever is timed found out in a launch of its own, once for as long as the run holds the unit.
+        """Have what holds for the unit whatever is timed found out in a launch of its own, before each job until a launch has handed it on.
 
         A launch that did it before its first cell would time that cell after another history than the launches after it. Where this
-        fails, that is what happens, and that launch says what is wrong.
+        fails, or the unit was not fit meanwhile, that is what happens, and that launch says what is wrong.
         """
-        if job.kind in TIMED and job.device != INTERPRETER and not lease_file(self.context, self.unit).exists():
-            with suppress(ServerLost):
-                for _ in self._launch(job, job.turns[0], f"{job.job_id}-unit", (), Ending()):
-                    pass
+        found = lease_file(self.context, self.unit)
+        if job.kind not in TIMED or job.device == INTERPRETER or found.exists() or self.cancelled.is_set():
+            return
+        ending, began_ns = Ending(), time.monotonic_ns()
+        with suppress(ServerLost):
+            for _ in self._launch(job, job.turns[0], f"{job.job_id}-unit", (), ending):
+                pass
+        if ending.killed:
+            found.write_text(json.dumps({}))  # nothing is known, and no other job waits for it as long
+        elif unfit(self._summary(*_stretch(began_ns))):
+            found.unlink(missing_ok=True)
 
     def _turn(self, job: Job, turn: Turn, cells: Sequence[Cell]) -> Iterator[CellDone]:
         remaining = list(cells)
@@ -232,6 +247,8 @@ class Supervisor:
                     yield done
                 elif kind == "retract":
                     held.clear()
+                    if job.kind in TIMED and turn == job.turns[0]:  # what the lease began with may be of the same clock or disturbance
+                        lease_file(self.context, self.unit).unlink(missing_ok=True)
                     taken_back = [cell for cell in ended if cell in timed or job.kind not in TIMED]
                     yield from self._all(job, turn, name, taken_back, Status.INVALID, str(message["reason"])[:300])
                 elif kind == "closed":

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.devices.sensors import Throttle
 from harness.devices.telemetry import Summary
 from harness.devices.units import Unit
 from harness.dispatch import supervisor, worker
@@ -73,6 +74,16 @@ class Server:
             launch.ended.set()
 
 
+class Sensors:
+    """They see something at first, and then nothing any more."""
+
+    def __init__(self, seen):
+        self.seen = [seen]
+
+    def within(self, *stretches):
+        return self.seen.pop() if self.seen else None
+
+
 def begin(cell):
     return {"type": "begin", "cell": str(cell)}
 
@@ -121,10 +132,13 @@ def context(tmp_path):
 def run(context):
     """Runs a job: what is vouched for of each cell, in order, and the server."""
 
-    def one(*script, cells=(FIRST, SECOND, THIRD), kind="latency", device="h200", cancelled=None, deadline=30.0, **more):
+    def one(
+        *script, cells=(FIRST, SECOND, THIRD), kind="latency", device="h200", cancelled=None, deadline=30.0, telemetry=None, turns=1, **more
+    ):
         server = Server(*script, **more)
-        job = Job("j1", kind, "unit", "scale", device, cells, (Turn(0, cells),), deadline, 1.0)
-        done = [d for d in Supervisor(context, lambda: server, GPU, cancelled or threading.Event()).run(job) if d.vouched]
+        job = Job("j1", kind, "unit", "scale", device, cells, tuple(Turn(n, cells) for n in range(turns)), deadline, 1.0)
+        runs = Supervisor(context, lambda: server, GPU, cancelled or threading.Event(), telemetry).run(job)
+        done = [d for d in runs if d.vouched]
         one.repeats = [(d.records[0].launch, d.repeats) for d in done if d.repeats is not None]
         return [(d.cell, d.records[0]) for d in done], server
 
@@ -247,6 +261,88 @@ class TestTheLaunchThatFindsOutAboutTheUnit:
         monkeypatch.setattr(supervisor, "FIRST_CELL_S", 0.3)
         found, _ = run(well, of_the_unit=lambda cells: [last])
         assert ALL_OK == outcomes(found)
+
+    @pytest.mark.parametrize(("last", "times"), [(DIES, 2), (LOSES, 2), (HANGS, 1)])
+    def test_is_tried_again_before_the_next_job_unless_it_took_too_long(self, run, last, times, monkeypatch):
+        monkeypatch.setattr(supervisor, "FIRST_CELL_S", 0.3)
+        made = []
+        for _ in range(2):
+            run(well, of_the_unit=lambda cells: made.append(1) or [last])
+        assert times == len(made)
+
+    def test_is_not_made_in_a_run_that_was_stopped(self, run, asked):
+        cancelled = threading.Event()
+        cancelled.set()
+        assert ([], []) == (run(well, cancelled=cancelled)[0], asked())
+
+    def test_ends_with_the_run_and_no_cell_is_begun(self, run):
+        cancelled = threading.Event()
+
+        def stopped(cells):
+            cancelled.set()
+            yield HANGS
+
+        found, server = run(well, of_the_unit=stopped, cancelled=cancelled)
+        assert ([], []) == (found, server.asked)
+
+
+class TestWhatIsKnownOfTheUnit:
+    """Is found out anew by the next launch where the unit was disturbed when it was found out."""
+
+    @pytest.fixture
+    def file(self, context):
+        return lease_file(context, GPU)
+
+    @pytest.fixture
+    def finds_out(self, file):
+        """A launch without cells that hands on what it found out."""
+
+        def says(_cells):
+            file.write_text('{"ceilings": 1}')
+            return []
+
+        return says
+
+    @pytest.fixture
+    def known(self, file):
+        """A launch that times its cells, and whether something was handed on to each such launch."""
+
+        def says(cells):
+            says.to.append(file.exists())
+            return well(cells)
+
+        says.to = []
+        return says
+
+    def test_is_handed_on(self, run, finds_out, known):
+        run(known, of_the_unit=finds_out)
+        assert [True] == known.to
+
+    @pytest.mark.parametrize(
+        "seen",
+        [Summary(9, 1.0, 1.0, 1.0, 1.0, [], others=1), Summary(9, 1.0, 1.0, 1.0, 1.0, [str(Throttle.THERMAL)])],
+        ids=["contended", "throttled"],
+    )
+    def test_is_forgotten_where_the_sensors_saw_why(self, run, finds_out, known, seen):
+        found, _ = run(known, of_the_unit=finds_out, telemetry=Sensors(seen))
+        assert ([False], ALL_OK) == (known.to, outcomes(found))
+
+    def test_is_forgotten_where_the_first_launch_is_taken_back(self, run, finds_out, file):
+        run(then(LIED, CLOSED), of_the_unit=finds_out)
+        assert not file.exists()
+
+    def test_is_kept_where_a_later_launch_is_taken_back(self, run, finds_out, file):
+        run(well, then(LIED, CLOSED), of_the_unit=finds_out, turns=2)
+        assert file.exists()
+
+    def test_is_forgotten_where_the_lease_is_refused(self, context, finds_out, file):
+        job = Job("j1", "latency", "unit", "scale", "h200", (FIRST,), (Turn(0, (FIRST,)),), 30.0, 1.0)
+        server = Server(then(HANGS), of_the_unit=finds_out)
+        lease = Supervisor(context, lambda: server, GPU, threading.Event()).run(job)
+        assert FIRST == next(lease).cell
+        assert file.exists()
+        lease.close()
+        assert not file.exists()
 
 
 def test_a_cell_that_a_launch_ends_twice_is_what_it_was_last(run):
