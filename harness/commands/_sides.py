@@ -18,15 +18,16 @@ from harness.authoring.workspace import Workspace
 from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.run import STOPPED, declarations, describe_run, execute, new_run_id
-from harness.errors import RefError, Undecided, UnknownNameError, WorkspaceError
+from harness.errors import HarnessError, RefError, Undecided, UnknownNameError, WorkspaceError
+from harness.judge.conclude import PROVING
 from harness.judge.model import Side
 from harness.plan.affected import Change, change_between
 from harness.plan.budget import duration_text
-from harness.plan.describe import describe
+from harness.plan.describe import Description, describe
 from harness.plan.git import Git, GitFailed
 from harness.plan.jobs import make_jobs
 from harness.plan.matrix import Filters, is_named
-from harness.plan.plan import Plan, plan_tree, selection
+from harness.plan.plan import Plan, limits_of, plan_tree, selection
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
@@ -100,6 +101,7 @@ class Assembler:
         self.git = Git(workspace.root)
         self.compile = compile_missing and importlib.util.find_spec("triton") is not None
         self.notes: list[str] = []
+        self._descriptions: dict[str, Description] = {}
 
     def sides(self, text: str, *, exact: bool, matrix: str | None) -> Sides:
         """The sides of a range.
@@ -312,8 +314,9 @@ class Assembler:
         if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
             self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
         gone = {(r.kind, r.cell) for r in kept} - asked
-        in_both = [e for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
-        return Scope(kept, in_both, wide, frozenset((cell, kind) for kind, cell in same), changes.kernels if changes else None)
+        of_base = [Expected(e.cell, e.kind) for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
+        of_base = self._with_limits(base, of_base)
+        return Scope(kept, of_base, wide, frozenset((cell, kind) for kind, cell in same), changes.kernels if changes else None)
 
     def _change(self, base: Named, head: Named) -> Change | None:
         """What differs between the code of base's results and head's; None where that cannot be told here."""
@@ -342,7 +345,7 @@ class Assembler:
         if side.found and side.found.runs:
             declared = side.found.runs[0]["declared"]
         elif side.tree is not None and importlib.util.find_spec("triton") is not None:
-            declared = declarations(describe(checkout(self.git, side.tree, self.workspace)))
+            declared = declarations(self._describe(side.tree))
         else:
             known = {(r.kernel, r.variant, r.case) for r in (side.found.records if side.found else ())}
             return lambda cell: (cell.kernel, cell.variant, cell.case) in known
@@ -352,6 +355,39 @@ class Assembler:
             return cell.variant in kernel["variants"] and cell.case in kernel["cases"]
 
         return has
+
+    def _describe(self, tree: Tree) -> Description:
+        """What the code of a tree declares, which takes seconds to read.
+
+        Raises:
+            HarnessError: it cannot be checked out or read.
+            GitFailed: git does not have the tree any more.
+        """
+        if tree.code_digest not in self._descriptions:
+            self._descriptions[tree.code_digest] = describe(checkout(self.git, tree, self.workspace))
+        return self._descriptions[tree.code_digest]
+
+    def _with_limits(self, base: Named, asked: Sequence[Expected]) -> list[Expected]:
+        """What is expected of base, with base's own tolerances: by the plans of its runs, else by its code; None where neither is known
+        here. Head's say nothing of base: a change that loosens its tolerance is measured by the one it found.
+        """
+        runs = base.found.runs if base.found else ()
+        limits = {(e["kind"], Cell.parse(e["cell"])): e["limit"] for run in runs for e in run["expected"]}
+        if any(e.kind in PROVING and limits.get((e.kind, e.cell)) is None for e in asked):
+            limits |= self._declared_limits(base, asked)
+        return [replace(e, limit=limits.get((e.kind, e.cell))) for e in asked]
+
+    def _declared_limits(self, side: Named, asked: Sequence[Expected]) -> dict[tuple[str, Cell], float | None]:
+        """The tolerances that the measured code names; none where it cannot be read here."""
+        tree = side.measured or side.tree
+        if tree is None or importlib.util.find_spec("triton") is None:
+            return {}
+        try:
+            known = limits_of(self._describe(tree))
+        except (GitFailed, HarnessError):  # a worktree of long ago, or code that nothing here can read any more
+            return {}
+        keys = {(e.kind, e.cell): (e.kind, e.cell.kernel, e.cell.variant, e.cell.case) for e in asked}
+        return {one: known[key] for one, key in keys.items() if key in known}
 
     def _compile_static(
         self, base: Named, head: Named, base_records: list[Record], head_records: list[Record], scope: Scope, matrix: str

@@ -84,6 +84,7 @@ class Reason(StrEnum):
     PREDICTED = "predicted", "equal binaries on another compiler stack than the unit's: no change is expected, none is proved"
     INTERPRETER_ONLY = "interpreter_only", "the interpreter's time says nothing of a GPU"
     NO_TOLERANCE = "no_tolerance", "head's plan names no tolerance, so growth of the error has no measure"
+    BASE_TOLERANCE = "base_tolerance", "the error grew, and base's tolerance is not known here, so head may have loosened it"
 
     NEW_CELL = "new_cell", "base's plan does not have the cell"
     NEW_METRIC = "new_metric", "base has no value under this metric"

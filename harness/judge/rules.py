@@ -68,6 +68,8 @@ def judge_error(pair: Pair) -> Judgement:
     floor = ERROR_FLOOR * limit
     if head > ERROR_FACTOR * base and head - base > floor:
         return Judgement(Verdict.DRIFTED, Reason.ERROR_GREW, f"the tolerance is {limit:g}")
+    if base_limit is None and head > base:
+        return Judgement(Verdict.INCONCLUSIVE, Reason.BASE_TOLERANCE)
     if base > ERROR_FACTOR * head and base - head > floor:
         return Judgement(Verdict.IMPROVED, Reason.ERROR_FELL)
     known = pair.base[0].data_hash is not None and pair.base[0].data_hash == pair.head[0].data_hash

@@ -103,10 +103,15 @@ def _plan_base(workspace: Workspace, git: Git, tree: Tree, matrix: str, asked: S
     """The other arm's plan: what is asked of head, as far as base's code has it. Its jobs are head's."""
     code = checkout(git, tree, workspace)
     description = describe(code)
-    limits = {(kind.name, c.kernel, c.variant, c.case): c.limit for kind in description.kinds for c in kind.cells}
+    limits = limits_of(description)
     keys = [(e.kind, e.cell.kernel, e.cell.variant, e.cell.case) for e in asked]
     expected = tuple(Expected(e.cell, e.kind, limits[key]) for e, key in zip(asked, keys, strict=True) if key in limits)
     return Plan(tree, code, matrix, description, expected, (), listing(git, tree))
+
+
+def limits_of(description: Description) -> dict[tuple[str, str, str, str], float | None]:
+    """Kind, kernel, variant and case -> error tolerance, of every cell that the code has."""
+    return {(kind.name, c.kernel, c.variant, c.case): c.limit for kind in description.kinds for c in kind.cells}
 
 
 def selection(matrix: str, filters: Filters) -> str:

@@ -12,6 +12,7 @@ from harness.commands._sides import Assembler, Sides
 from harness.errors import Undecided
 from harness.judge.diff import judge
 from harness.plan.affected import Change
+from harness.plan.describe import KindCell
 from harness.plan.refs import resolve
 from harness.records import Cell, Expected, Record
 from harness.store.baselines import accept
@@ -19,6 +20,11 @@ from harness.store.runs import RunStore
 
 CELL = Cell("scale", "double", "N=8,dtype=fp32", "cpu")
 PLANNED = [Expected(CELL, "correctness", 1e-6), Expected(Cell("scale", "twice", "N=8,dtype=fp32", "cpu"), "correctness", 1e-6)]
+DECLARED = SimpleNamespace(
+    kernels=[SimpleNamespace(name=CELL.kernel, variants=["double", "twice"], cases=[SimpleNamespace(case=CELL.case)])],
+    kinds=[SimpleNamespace(name="correctness", cells=[KindCell(CELL.kernel, CELL.variant, CELL.case, 1e-3)])],
+)
+"""What the code of either side declares, where it is read."""
 
 
 @pytest.fixture
@@ -85,7 +91,7 @@ def put(branches, store) -> Callable[..., None]:
 def sides(branches, store, monkeypatch) -> Callable[..., Sides]:
     """Assembles a range; a plan, where one is made, asks for `PLANNED`."""
     monkeypatch.setattr("harness.commands._sides.plan_tree", lambda *_: SimpleNamespace(expected=PLANNED))
-    monkeypatch.setattr("harness.commands._sides.describe", lambda _: SimpleNamespace(kernels=[]))
+    monkeypatch.setattr("harness.commands._sides.describe", lambda _: DECLARED)
 
     def assemble(text: str, *, plans: bool = True, matrix: str | None = None) -> Sides:
         assembler = Assembler(find_workspace(branches.root), store, print, compile_missing=plans)
@@ -140,6 +146,41 @@ def test_a_cell_that_the_budget_cut_short_is_not_judged_by_the_launches_it_has(p
     put(1, "pr", cut, *launches, against="main")
     found = sides("main..pr", plans=False)
     assert [("INCONCLUSIVE", "cancelled")] == [(f.verdict, f.reason) for f in judge(found.base, found.head).findings]
+
+
+class TestAToleranceThatHeadLoosened:
+    """Base's error is 1e-4, head's 4e-3."""
+
+    @pytest.fixture(autouse=True)
+    def _runs(self, put, store):
+        put(1, "main", {"value": 1e-4})
+        put(2, "pr", {"value": 4e-3})
+        _plan(store, "run1", limit=1e-3)
+        _plan(store, "run2", limit=0.5)
+
+    def test_is_held_against_the_one_of_bases_runs(self, sides):
+        assert [("DRIFTED", "tolerance_loosened")] == _judged(sides("main..pr", plans=False))
+
+    def test_is_held_against_the_one_of_bases_code_where_its_runs_are_not_here(self, sides, store, branches):
+        accept(store, "run1", branches.root / "baselines")
+        (branches.root / ".harness/runs/run1/run.json").unlink()
+        assert [("DRIFTED", "tolerance_loosened")] == _judged(sides("main..pr", plans=False))
+
+    def test_is_not_taken_for_bases_where_that_is_not_known(self, sides, store, branches, monkeypatch):
+        accept(store, "run1", branches.root / "baselines")
+        (branches.root / ".harness/runs/run1/run.json").unlink()
+        monkeypatch.setattr(_sides, "describe", lambda _: SimpleNamespace(kernels=DECLARED.kernels, kinds=[]))
+        assert [("INCONCLUSIVE", "base_tolerance")] == _judged(sides("main..pr", plans=False))
+
+
+def _plan(store: RunStore, run_id: str, limit: float) -> None:
+    """Give the cells of a run's plan a tolerance."""
+    run = store.read_run(run_id)
+    store.save(run | {"expected": [e | {"limit": limit} for e in run["expected"]]})
+
+
+def _judged(both: Sides) -> list[tuple[str, str]]:
+    return [(f.verdict, f.reason) for f in judge(both.base, both.head).findings]
 
 
 class TestAMatrixThatTheUserNames:

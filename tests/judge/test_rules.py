@@ -115,6 +115,20 @@ class TestErrors:
         diff = judge(base, side("head", record(A, "correctness", 0.015), limit=0.1))
         assert (Verdict.DRIFTED, Reason.TOLERANCE_LOOSENED) == said(only(diff))
 
+    @pytest.mark.parametrize(
+        ("error", "verdict", "reason"),
+        [
+            (0.02, Verdict.DRIFTED, Reason.BEYOND_TOLERANCE),
+            (0.004, Verdict.DRIFTED, Reason.ERROR_GREW),
+            (0.0011, Verdict.INCONCLUSIVE, Reason.BASE_TOLERANCE),
+            (0.001, Verdict.UNCHANGED, Reason.BITWISE_EQUAL),
+            (0.0009, Verdict.UNCHANGED, Reason.WITHIN_LIMITS),
+        ],
+    )
+    def test_growth_is_not_excused_where_bases_tolerance_is_not_known(self, record, side, error, verdict, reason) -> None:
+        base = side("base", record(A, "correctness", 0.001), limit=None)
+        assert (verdict, reason) == said(only(judge(base, side("head", record(A, "correctness", error), limit=0.01))))
+
     def test_a_loosened_tolerance_does_not_hide_growth(self, record, side) -> None:
         base = side("base", record(A, "correctness", 0.001), limit=0.01)
         diff = judge(base, side("head", record(A, "correctness", 0.004), limit=10.0))
