@@ -52,6 +52,11 @@ class Named:
     measured: Tree | None = None
     """The code of the results, where that is an ancestor's."""
 
+    @property
+    def measured_digest(self) -> str:
+        """Digest of the code that the results ran."""
+        return self.measured.code_digest if self.measured else self.code_digest
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -137,7 +142,7 @@ class Assembler:
             Side(
                 ref=base_ref,
                 commit=base.commit,
-                code_digest=base.code_digest,
+                code_digest=base.measured_digest,
                 distance=distance,
                 dirty=base.dirty,
                 records=tuple(base_records),
@@ -296,7 +301,7 @@ class Assembler:
         asked = {(e.kind, e.cell) for e in expected}
         in_head = self._declares(head)
         left_out: set[tuple[str, Cell]] = set()
-        if not narrow and base.code_digest != head.code_digest:
+        if not narrow and base.measured_digest != head.code_digest:
             answers = head.found.records if head.found else ()
             reached = {(r.kind, r.device) for r in answers if r.status != Status.NO_CAPACITY and not r.simulated}
             left_out = {(r.kind, r.cell) for r in records if (r.kind, r.device) in reached and in_head(r.cell)} - asked

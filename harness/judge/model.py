@@ -114,8 +114,8 @@ class Side:
 
     Args:
         ref: as the user wrote it.
-        commit: the commit of the records, found `distance` changes of the code behind the ref.
-        code_digest: of the code that the records ran.
+        commit: what the ref stands for.
+        code_digest: of the code that the records ran, `distance` changes behind that commit.
         dirty: the code is not that of the commit.
         records: of one arm.
         expected: what the plan of the records asked for; None where no plan was kept.

@@ -173,6 +173,23 @@ class TestAToleranceThatHeadLoosened:
         assert [("INCONCLUSIVE", "base_tolerance")] == _judged(sides("main..pr", plans=False))
 
 
+class TestARunOfBasesOwnCode:
+    """main's run has both variants; pr's, which is compared with pr, has one."""
+
+    @pytest.fixture
+    def both(self, put, sides) -> Sides:
+        put(1, "main", {}, {"variant": "twice"})
+        put(2, "pr", {})
+        return sides("pr..run:run2", plans=False)
+
+    def test_is_compared_with_the_code_of_an_ancestor(self, both, store):
+        assert (store.read_run("run1")["code_digest"], 1) == (both.base.code_digest, both.base.distance)
+
+    def test_must_have_what_changed_since_that_ancestor(self, both):
+        assert [("UNCHANGED", "within_limits"), ("MISSING", "no_record")] == _judged(both)[::-1]
+        assert 3 == judge(both.base, both.head).exit_code
+
+
 def _plan(store: RunStore, run_id: str, limit: float) -> None:
     """Give the cells of a run's plan a tolerance."""
     run = store.read_run(run_id)
