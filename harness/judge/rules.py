@@ -107,7 +107,7 @@ def _all_same(builds: tuple[Record, Record] | None, launches: tuple[Record, ...]
     """
     if builds is None:
         return all(r.binary_hash == [] and r.launcher_digest for r in launches) and len({r.launcher_digest for r in launches}) == 1
-    return same_launches(*builds) and all(same_launches(builds[0], r) for r in launches if r.binary_hash)
+    return same_launches(*builds) and all(same_launches(builds[0], r) for r in launches if r.binary_hash is not None)
 
 
 def _one_stack(records: tuple[Record, ...], of: Callable[[Record], tuple[Any, ...]]) -> bool:

@@ -125,6 +125,16 @@ def test_equal_binaries_prove_a_cell_whatever_its_pairs_say(record, side):
     assert (Verdict.UNCHANGED, Reason.PROVED) == (found.verdict, found.reason)
 
 
+def test_equal_builds_prove_nothing_of_launches_that_call_libraries_instead(record, side):
+    """What was compiled is equal, and no launch of head ran any of it."""
+    build = {"binary_hash": ["b"], "grid": ["1"], "config": ["w4"], "launcher_digest": "l"}
+    base, _ = launches(record, A, noisy(10.0, 0.001), noisy(10.0, 0.001), **build)
+    _, head = launches(record, A, noisy(20.0, 0.001), noisy(20.0, 0.001), **build | {"binary_hash": [], "grid": [], "config": []})
+    static = record(A, "static", 32, **build)
+    found, exit_code = finding(side, [*base, static], [*head, replace(static, run_id="r2")])
+    assert (Verdict.REGRESSED, Reason.SLOWER, 1) == (found.verdict, found.reason, exit_code)
+
+
 def test_no_spread_at_all_is_handled(record, side):
     case = CASES["d04"]["input"]
     base, head = launches(record, A, [*case["base"], 115], [*case["head"], case["head"][0]])
