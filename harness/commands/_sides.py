@@ -19,6 +19,7 @@ from harness.commands._progress import Progress
 from harness.dispatch.local import LocalDispatcher
 from harness.dispatch.run import STOPPED, declarations, describe_run, execute, new_run_id
 from harness.errors import HarnessError, RefError, Undecided, UnknownNameError, WorkspaceError
+from harness.judge.compare import surroundings
 from harness.judge.conclude import PROVING
 from harness.judge.model import Side
 from harness.plan.affected import Change, change_between
@@ -461,13 +462,12 @@ def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
 
 
 def _of_one_stack(base: Sequence[Record], head: Sequence[Record]) -> set[tuple[str, Cell]]:
-    """Kinds and cells that base measured with software that head's results of the same kind and device were measured with, too: equal
-    code under another compiler is not the same. What was only simulated was not measured."""
-
-    def stack(record: Record) -> tuple[str, str, str | None, str | None, str | None]:
-        versions = (record.environment.get(name) for name in ("torch", "triton", "driver"))
-        torch, triton, driver = versions
-        return record.kind, record.device, torch, triton, driver
-
-    measured = {stack(r) for r in head if not r.simulated and r.status != Status.NO_CAPACITY}
-    return {(r.kind, r.cell) for r in base if not r.simulated and stack(r) in measured}
+    """Kinds and cells of which all that base measured rests on the software and the kind of unit that head has results of, too: equal
+    code under another compiler is not the same. What was only simulated was not measured.
+    """
+    known = {surroundings(r) for r in head if not r.simulated} - {None}
+    cells: dict[tuple[str, Cell], list[Record]] = {}
+    for record in base:
+        if not Status(record.status).resumable:
+            cells.setdefault((record.kind, record.cell), []).append(record)
+    return {key for key, found in cells.items() if all(not r.simulated and surroundings(r) in known for r in found)}

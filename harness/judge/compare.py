@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.judge.index import COMPILED
 from harness.judge.model import INTERPRETER, Judgement, Reason, Verdict
 from harness.metrics import Rule
 from harness.records import Record
@@ -33,6 +34,21 @@ def stack(record: Record) -> tuple[Any, Any]:
 def runtime(record: Record) -> tuple[Any, Any]:
     """What runs beside the kernels' own binaries: torch, and the digest of all installed packages."""
     return record.environment.get("torch"), record.environment.get("lock_digest")
+
+
+_HOST = ("torch", "triton", "lock_digest", "harness")
+_UNIT = ("gpu_model", "partition", "driver", "runtime")
+
+
+def surroundings(record: Record) -> tuple[Any, ...] | None:
+    """What a result rests on beside the code: device, software and unit; None where any of it is unknown.
+
+    What a kind does not have is not unknown: the interpreter has no compiler, and without a GPU in hand there is no unit.
+    """
+    interpreted = record.device == INTERPRETER
+    names = (*_HOST, *(() if interpreted else ("compiler",)), *(() if interpreted or record.kind in COMPILED else _UNIT))
+    values = [record.environment.get(name) for name in names]
+    return None if None in values else (record.device, *values)
 
 
 _MODEL = Field(Reason.MODEL, lambda r: r.environment.get("gpu_model"), needed=True)

@@ -14,7 +14,7 @@ from harness.judge.diff import judge
 from harness.plan.affected import Change
 from harness.plan.describe import KindCell
 from harness.plan.refs import resolve
-from harness.records import Cell, Expected, Record
+from harness.records import ENVIRONMENT, Cell, Expected, Record
 from harness.store.baselines import accept
 from harness.store.runs import RunStore
 
@@ -228,25 +228,56 @@ def test_a_dirty_run_of_the_same_code_is_named_and_not_used(put, sides, store):
     assert "run run2 had this code in a dirty worktree, and stands for no commit" in notes
 
 
-STACK = {"torch": "2.13.0", "triton": "3.7.1"}
+HOST = {"torch": "2.13.0", "triton": "3.7.1", "lock_digest": "5e1f", "harness": "0.1.0"}
+COMPILER = {"compiler": "ptxas 12.9"}
+UNIT = {"gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
+STATIC = {"device": "h200", "kind": "static", "metric": "registers", "value": 32}
+GPU = {"device": "h200"}
+KINDS = [({}, HOST), (STATIC, HOST | COMPILER), (GPU, HOST | COMPILER | UNIT)]
+"""Columns of the records that a kind makes, and what they carry of the environment; the rest is None."""
 
 
-@pytest.mark.parametrize(
-    ("of_base", "verdict", "exit_code"),
-    [
-        ({"environment": STACK}, "UNCHANGED", 0),
-        ({"environment": {**STACK, "triton": "3.5.0"}}, "MISSING", 3),
-        ({"environment": STACK, "status": "skipped", "value": None, "metric": None, "reason": "simulated"}, "MISSING", 3),
-    ],
-    ids=["measured alike", "by another compiler", "never measured"],
-)
-def test_base_stands_for_what_head_left_out_only_where_it_was_measured_alike(
-    branches, store, put, monkeypatch, of_base, verdict, exit_code
-):
-    monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset(), frozenset()))
-    put(1, "main", {"environment": STACK}, {"variant": "twice", **of_base})
-    put(2, "pr", {"environment": STACK})
-    both = Assembler(find_workspace(branches.root), store, print, compile_missing=False).sides("main..pr", exact=False, matrix=None)
-    found = judge(both.base, both.head)
-    assert verdict in {f.verdict for f in found.findings if f.cell.variant == "twice"}
-    assert exit_code == found.exit_code
+class TestBaseStandsForWhatHeadLeftOut:
+    """Both variants were measured of base, one of them of head, and nothing that either depends on changed."""
+
+    @pytest.fixture(autouse=True)
+    def _equal_code(self, monkeypatch):
+        monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset(), frozenset()))
+
+    @pytest.fixture
+    def left_out(self, put, sides) -> Callable[..., tuple[str, int]]:
+        """The verdict on the variant that head left out, and the exit code."""
+
+        def judged(columns: dict[str, Any], of_head: dict[str, Any], *of_base: dict[str, Any]) -> tuple[str, int]:
+            put(1, "main", columns | {"environment": of_head}, *(columns | {"variant": "twice"} | one for one in of_base))
+            put(2, "pr", columns | {"environment": of_head})
+            both = sides("main..pr", plans=False)
+            found = judge(both.base, both.head)
+            (verdict,) = {str(f.verdict) for f in found.findings if f.cell.variant == "twice"}
+            return verdict, found.exit_code
+
+        return judged
+
+    @pytest.mark.parametrize(("columns", "environment"), KINDS, ids=["interpreter", "static", "unit"])
+    def test_where_it_was_measured_alike(self, left_out, columns, environment):
+        every = dict.fromkeys(ENVIRONMENT) | environment
+        assert ("UNCHANGED", 0) == left_out(columns, every, {"environment": every})
+
+    def test_not_where_it_was_measured_with_something_else(self, left_out):
+        assert ("MISSING", 3) == left_out({}, HOST, {"environment": HOST | {"lock_digest": "0f3a"}})
+
+    def test_not_where_neither_side_knows_with_what(self, left_out):
+        unknown = HOST | {"triton": None}
+        assert ("MISSING", 3) == left_out({}, unknown, {"environment": unknown})
+
+    def test_not_where_one_launch_of_it_was_measured_with_something_else(self, left_out):
+        launches = [{"environment": HOST}, {"environment": HOST | {"triton": "3.5.0"}, "metric": "cosine"}]
+        assert ("MISSING", 3) == left_out({}, HOST, *launches)
+
+    def test_whatever_an_attempt_was_to_be_measured_with_that_infrastructure_cut_short(self, left_out):
+        lost = {"status": "infra", "value": None, "metric": None, "reason": "worker_lost", "attempt": 1}
+        assert ("UNCHANGED", 0) == left_out({}, HOST, lost, {"environment": HOST, "attempt": 2})
+
+    def test_not_where_it_was_only_simulated(self, left_out):
+        simulated = {"environment": HOST, "status": "skipped", "value": None, "metric": None, "reason": "simulated"}
+        assert ("MISSING", 3) == left_out({}, HOST, simulated)

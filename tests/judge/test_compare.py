@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.judge.compare import surroundings
 from harness.judge.diff import judge
 from harness.judge.model import Verdict
+from harness.records import ENVIRONMENT
 
 GPU = "toy/fused/M=1,dtype=bf16@h200"
 CPU = "toy/fused/M=1,dtype=bf16@cpu"
@@ -96,3 +98,28 @@ def test_both_values_are_named(record, side) -> None:
     sides = [side(ref, record(GPU, "latency", 9.0, method=m)) for ref, m in (("base", "cupti/1"), ("head", "events/1"))]
     (finding,) = judge(*sides).findings
     assert ("base cupti/1, head events/1", 3) == (finding.detail, finding.exit_code)
+
+
+HOST = {"torch": "2.13.0", "triton": "3.7.1", "lock_digest": "5e1f", "harness": "0.1.0"}
+COMPILED = HOST | {"compiler": "ptxas 12.9"}
+UNIT = COMPILED | {"gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
+NEEDED = [("correctness", "cpu", HOST), ("static", "h200", COMPILED), ("drift", "h200", UNIT), ("latency", "h200", UNIT)]
+
+
+class TestWhatAResultRestsOn:
+    @staticmethod
+    def of(record, kind: str, device: str, environment: dict[str, str | None]):
+        return surroundings(record(f"toy/fused/M=1,dtype=bf16@{device}", kind, 1.0, environment=dict.fromkeys(ENVIRONMENT) | environment))
+
+    @pytest.mark.parametrize(("kind", "device", "needed"), NEEDED)
+    def test_is_equal_without_what_the_kind_does_not_have(self, record, kind, device, needed) -> None:
+        assert self.of(record, kind, device, needed) == self.of(record, kind, device, needed) is not None
+
+    @pytest.mark.parametrize(("kind", "device", "needed", "field"), [(*kind, field) for kind in NEEDED for field in kind[2]])
+    def test_differs_with_every_part_and_is_unknown_without_it(self, record, kind, device, needed, field) -> None:
+        assert self.of(record, kind, device, needed) != self.of(record, kind, device, needed | {field: "another"})
+        assert self.of(record, kind, device, needed | {field: None}) is None
+
+    def test_is_of_one_device_and_equal_for_all_kinds_that_run_on_it(self, record) -> None:
+        assert self.of(record, "drift", "h200", UNIT) == self.of(record, "latency", "h200", UNIT)
+        assert self.of(record, "drift", "h200", UNIT) != self.of(record, "drift", "h100", UNIT)
