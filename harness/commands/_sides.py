@@ -192,7 +192,7 @@ class Assembler:
                 f"the merge base of {ref} and {head.ref}", "one of them has no commit", "compare runs or files directly: run:ID..run:ID"
             )
         if named.tree.dirty:  # no commit has this code: it is compared as it is
-            return self._named(ref), 0
+            return self._of_tree(ref, named.tree, self.results.of(named.code_digest, dirty=True, prefer_good=True)), 0
         if named.commit == head.commit and head.found is None and not head.dirty:
             raise Undecided(
                 f"to compare {ref}..{head.ref}",
@@ -205,7 +205,7 @@ class Assembler:
         judged = {run["run_id"] for run in head.found.runs} if head.found else set()
         tree = tree_of_commit(self.git, commit, ref, f"{ref} at {commit[:12]}")
         for ancestor in ancestors(self.git, commit):
-            if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude, judged=judged):
+            if found := self.results.of(ancestor.code_digest, dirty=False, exclude=exclude, judged=judged, prefer_good=True):
                 if ancestor.distance:
                     self.notes.append(
                         f"base {commit[:12]} has no results: what was measured of {ancestor.commit[:12]} stands in, "

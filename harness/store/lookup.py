@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.errors import Undecided
+from harness.metrics import speaks_for_cell
 from harness.plan.matrix import is_named
 from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
 from harness.store.baselines import BaselineInfo, list_baselines, read_baselines
@@ -60,8 +61,8 @@ class Found:
     """The results of one code digest.
 
     Args:
-        records: one answer to every kind of a cell, the one of most weight, then the newest; those measured as the base arm of
-            other code's runs stand only where the code's own are worth nothing.
+        records: one answer to every kind of a cell, the one of most weight (or, where asked, a good one), then the newest; those measured
+            as the base arm of other code's runs stand only where the code's own are worth nothing (or not good).
         runs: run.json of the stored runs among the sources, newest first.
         sources: ids of all runs that the records come from.
     """
@@ -146,6 +147,7 @@ class Results:
         exclude: Collection[str] = (),
         judged: Collection[str] = (),
         only: Only = MappingProxyType({}),
+        prefer_good: bool = False,
     ) -> Found | None:
         """The results of some code, or None.
 
@@ -157,6 +159,8 @@ class Results:
             exclude: runs whose head does not count.
             judged: the runs of the head that the code is the base of.
             only: the records wanted, by columns of a cell and its kind; all where empty.
+            prefer_good: the code is the base of a comparison: one run that failed takes nothing from the good answer of another, since
+                head, held against a failure, can only be better.
         """
         stored = [answer for answer in self._stored(self.store, code_digest, dirty) if answer[0]["run_id"] not in exclude]
         read = [(run, _of_arm(wanted(records, only), HEAD)) for run, records in stored]
@@ -172,9 +176,10 @@ class Results:
         elsewhere = self.accepted.get(code_digest, frozenset()) - known or ((only or self.kernels) and counting)
         if not own and not any(as_base) and not elsewhere:  # that it has results, though none that are wanted, is no want of any
             return None
-        chosen = _choose(own)
-        for key, group in _choose(as_base).items():
-            if key not in chosen or Weight.of(group) > Weight.of(chosen[key]) is Weight.NOTHING:
+        weigh = _weight_as_base if prefer_good else Weight.of
+        chosen = _choose(own, weigh)
+        for key, group in _choose(as_base, weigh).items():
+            if key not in chosen or _stands_for(group, chosen[key], prefer_good):
                 chosen[key] = group
         records = tuple(record for group in chosen.values() for record in group)
         return Found(records, tuple(run for run, _ in read), frozenset(r.run_id for r in records))
@@ -211,7 +216,26 @@ def _newest_first(by_run: Mapping[str, list[Record]]) -> list[list[Record]]:
     return [by_run[run_id] for run_id in sorted(by_run, reverse=True)]
 
 
-def _choose(answers: Iterable[list[Record]]) -> dict[Key, Group]:
+def _is_good(group: Group) -> bool:
+    """Whether an answer is whole, and nothing of it failed or is not to be trusted; a planned skip is an answer."""
+    failed = any(Status(r.status).failed for r in group)
+    of_cell = [r for r in group if speaks_for_cell(r.kind, r.metric)]
+    return not failed and all(r.status in (Status.OK, Status.SKIPPED) and not r.simulated for r in of_cell)
+
+
+def _weight_as_base(group: Group) -> tuple[bool, Weight]:
+    """The weight of an answer to hold another code's against."""
+    return _is_good(group), Weight.of(group)
+
+
+def _stands_for(measured_as_base: Group, own: Group, prefer_good: bool) -> bool:
+    """Whether what a paired run measured of its base stands in the place of the code's own answer."""
+    if Weight.of(own) is Weight.NOTHING:
+        return Weight.of(measured_as_base) > Weight.NOTHING
+    return prefer_good and _is_good(measured_as_base) and not _is_good(own)
+
+
+def _choose(answers: Iterable[list[Record]], weigh: Callable[[Group], Any] = Weight.of) -> dict[Key, Group]:
     """For every kind of a cell one answer: the first of those of most weight."""
     chosen: dict[Key, Group] = {}
     for answer in answers:
@@ -219,6 +243,6 @@ def _choose(answers: Iterable[list[Record]]) -> dict[Key, Group]:
         for record in answer:
             groups.setdefault((record.kind, record.cell), []).append(record)
         for key, group in groups.items():
-            if key not in chosen or Weight.of(group) > Weight.of(chosen[key]):
+            if key not in chosen or weigh(group) > weigh(chosen[key]):
                 chosen[key] = group
     return chosen

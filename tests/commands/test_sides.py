@@ -190,6 +190,21 @@ class TestARunOfBasesOwnCode:
         assert 3 == judge(both.base, both.head).exit_code
 
 
+@pytest.mark.parametrize("day", [1, 3], ids=["before", "after"])
+def test_a_run_of_base_that_failed_once_hides_no_drift(put, sides, day):
+    put(day, "main", {"status": "timeout", "metric": None, "value": None, "reason": "no end within 240 s"})
+    put(2, "main", {"value": 1e-8})
+    put(4, "pr", {"value": 4e-7})
+    assert [("DRIFTED", "error_grew")] == _judged(sides("main..pr", plans=False))
+
+
+def test_a_run_of_head_that_failed_once_counts(put, sides):
+    put(1, "main", {})
+    put(2, "pr", {"status": "timeout", "metric": None, "value": None, "reason": "no end within 240 s"})
+    put(3, "pr", {})
+    assert [("BROKEN", "timeout")] == _judged(sides("main..pr", plans=False))
+
+
 def _plan(store: RunStore, run_id: str, limit: float) -> None:
     """Give the cells of a run's plan a tolerance."""
     run = store.read_run(run_id)

@@ -147,6 +147,56 @@ class TestOfTheCodesOwnAnswers:
         assert {expected} == {run_id for run_id, _, _ in known(results())}
 
 
+class TestOfABase:
+    """Of the code that another is held against: by a failure, head could only be better."""
+
+    @pytest.mark.parametrize(
+        ("older", "newer", "expected"),
+        [
+            ([{}], [{}], "run2"),
+            ([{}], [ended("timeout")], "run1"),
+            ([ended("timeout")], [{}], "run2"),
+            ([{}], [ended("invalid", "contended: another process")], "run1"),
+            ([{}], [{}, ended("wrong", metric="cosine")], "run1"),
+            ([{}], [{}, ended("invalid", "x", metric="cosine")], "run2"),
+            ([ended("crash")], [{}, ended("cancelled", "budget: over")], "run1"),
+            ([ended("crash")], [ended("wrong")], "run2"),
+            ([ended("skipped", "memory: 30 GB")], [ended("oom")], "run1"),
+            ([ended("crash")], [ended("skipped", "simulated: no h200 is here")], "run1"),
+        ],
+        ids=[
+            "the-newer-of-two",
+            "not-a-failure-that-came-after",
+            "not-a-failure-that-came-before",
+            "not-one-that-is-not-to-be-trusted",
+            "not-one-that-failed-in-a-figure-beside",
+            "one-whose-figure-beside-is-not-to-be-trusted",
+            "a-failure-rather-than-a-part",
+            "the-newer-of-two-failures",
+            "a-planned-skip-rather-than-a-failure",
+            "a-failure-though-a-simulated-unit-came-after",
+        ],
+    )
+    def test_stands(
+        self, put: Put, results: Callable[[], Results], older: list[dict[str, Any]], newer: list[dict[str, Any]], expected: str
+    ) -> None:
+        put(1, BASE, *older)
+        put(2, BASE, *newer)
+        assert {expected} == {run_id for run_id, _, _ in known(results(), prefer_good=True)}
+
+    @pytest.mark.parametrize(
+        ("own", "as_base", "expected"),
+        [({}, {}, "run1"), (ended("timeout"), {}, "run2"), (ended("timeout"), ended("wrong"), "run1"), ({}, ended("wrong"), "run1")],
+        ids=["its-own", "a-good-one-of-a-pair-rather-than-its-own-failure", "its-own-failure", "its-own-though-the-other-failed"],
+    )
+    def test_stands_before_what_a_paired_run_measured_of_it(
+        self, put: Put, results: Callable[[], Results], own: dict[str, Any], as_base: dict[str, Any], expected: str
+    ) -> None:
+        put(1, BASE, own)
+        put(2, PR, {}, as_base | {"arm": "base"}, against=BASE)
+        assert [expected] == [run_id for run_id, _, _ in known(results(), prefer_good=True)]
+
+
 class TestOfSomeKernelsAlone:
     @pytest.fixture
     def scans(self, store: RunStore, tmp_path: Path) -> Callable[[], Results]:
