@@ -170,6 +170,12 @@ def speaks_for_cell(kind: str, metric: str | None) -> bool:
     return metric is None or base_name(metric) == PRIMARY.get(kind)
 
 
+def is_judged(metric: str | None) -> bool:
+    """Whether a diff may decide by what became of a metric; of all of a cell's, where None."""
+    row = None if metric is None else METRICS.get(base_name(metric))
+    return row is None or row.rule is not Rule.CONTEXT
+
+
 def spread_percent(values: Sequence[float]) -> float | None:
     """(max - min) / median, in percent; None with fewer than two values, or where the median is 0."""
     middle = statistics.median(values) if len(values) > 1 else 0

@@ -19,6 +19,10 @@ SCHEMA_VERSION = 1
 OVER_BUDGET = "budget"
 """Code that opens the reason of a cell that was left out, `cancelled`, because its run's budget of time was over."""
 
+MACHINES = frozenset({"throttled", "contended", "unit_changed", "host_clock", "incomplete_block"})
+"""Codes of an invalid time that say nothing of the code under test. Closed. Not of them is `not_closed`: a launch that dies at its end may
+do so by what the code left behind."""
+
 HEAD, BASE = "head", "base"
 """Arms: what a run measured of its own code, by which it is judged, and of the code that it was paired against."""
 
@@ -174,6 +178,16 @@ class Record:
     def simulated(self) -> bool:
         """As `is_simulated`."""
         return is_simulated(self.status, self.reason)
+
+    @property
+    def reason_code(self) -> str:
+        """The code that opens the reason; empty where there is none."""
+        return (self.reason or "").partition(":")[0]
+
+    @property
+    def refused_for_code(self) -> bool:
+        """Whether it is invalid for what the code under test does, and not for what the machine did meanwhile."""
+        return self.status == Status.INVALID and self.reason_code not in MACHINES
 
     @cached_property
     def cell(self) -> Cell:

@@ -33,7 +33,7 @@ from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
 from harness.store.files import read_parquet
-from harness.store.lookup import Found, Pairs, Results
+from harness.store.lookup import Found, Pairs, Results, is_refused
 from harness.store.runs import RunStore
 
 STATIC = "static"
@@ -227,8 +227,10 @@ class Assembler:
     def _with_pairs(
         self, pairs: Pairs, base_records: list[Record], head_records: list[Record], planned: Sequence[Expected]
     ) -> tuple[list[Record], list[Record]]:
-        """The records with paired launches in the place of stored ones, but for cells that failed in any of head's runs."""
-        failed = {(r.kind, r.cell) for r in head_records if Status(r.status).failed}
+        """The records with paired launches in the place of stored ones, but for cells that failed in any of head's runs, or that were
+        refused there for what the code does.
+        """
+        failed = {(r.kind, r.cell) for r in head_records if Status(r.status).failed or is_refused(r)}
         cells = {(e.kind, e.cell) for e in planned} & {(r.kind, r.cell) for r in pairs.head} - failed
         if not cells:
             return base_records, head_records

@@ -11,15 +11,12 @@ from itertools import chain
 
 from harness.dispatch.blocks import HOST_CLOCK, Answer, spoils, torn
 from harness.dispatch.doubts import mixed_stacks
-from harness.dispatch.fitness import TIMED, Unfit
+from harness.dispatch.fitness import TIMED
 from harness.dispatch.journal import Again, Entry, Key
 from harness.metrics import speaks_for_cell
 from harness.plan.jobs import Job
 from harness.records import Cell, Record, Status
 
-MACHINES = frozenset({*map(str, Unfit), HOST_CLOCK, "incomplete_block"})
-"""Codes of an invalid time that say nothing of the code under test; `host_clock` does where every launch of an arm has it. Closed. Not of
-them is `not_closed`: a launch that dies at its end may do so by what the code left behind."""
 MEMORY = "memory"
 """Code of a cell that was skipped for want of memory: where other launches had enough, somebody else had taken it."""
 
@@ -96,13 +93,13 @@ def disturbance(kind: str, records: Sequence[Record]) -> str | None:
     """
     if kind not in TIMED or any(Status(record.status).failed for record in records):
         return None
-    invalid = [record for record in records if record.status == Status.INVALID]
-    if any(_code(record) not in MACHINES for record in invalid) or _always_off_the_host(records):
+    if any(record.refused_for_code for record in records) or _always_off_the_host(records):
         return None
+    invalid = [record for record in records if record.status == Status.INVALID]
     main = [record for record in records if speaks_for_cell(kind, record.metric)]
     skipped = [record for record in main if record.status == Status.SKIPPED]
     timed = [record for record in main if record.status == Status.OK]
-    if any(_code(record) != MEMORY or record.arm not in {other.arm for other in timed} for record in skipped):
+    if any(record.reason_code != MEMORY or record.arm not in {other.arm for other in timed} for record in skipped):
         return None
     if invalid:
         return f"{invalid[0].status}: {invalid[0].reason}"
@@ -121,10 +118,6 @@ def _always_off_the_host(records: Sequence[Record]) -> bool:
 
 def _is_for_good(records: Sequence[Record]) -> bool:
     return not Status(records[0].status).resumable
-
-
-def _code(record: Record) -> str:
-    return (record.reason or "").partition(":")[0]
 
 
 def spoilt_arms(done: Mapping[Answer, Sequence[Record]]) -> set[tuple[str, Cell, str]]:

@@ -61,4 +61,4 @@ def spoils(records: Sequence[Record]) -> bool:
 
 def may_pass(record: Record) -> bool:
     """Whether the unit or the host spoilt what was timed, which the next launch may find fit."""
-    return record.status == Status.INVALID and (record.reason or "").partition(":")[0] in {*Unfit, HOST_CLOCK}
+    return record.status == Status.INVALID and record.reason_code in {*Unfit, HOST_CLOCK}

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.errors import Undecided
-from harness.metrics import speaks_for_cell
+from harness.metrics import is_judged, speaks_for_cell
 from harness.plan.matrix import is_named
 from harness.records import BASE, HEAD, Cell, Record, Status, resume_command
 from harness.store.baselines import BaselineInfo, list_baselines, read_baselines
@@ -23,6 +23,11 @@ Group = list[Record]
 """One answer to a kind of a cell: all its records from one run and arm."""
 
 
+def is_refused(record: Record) -> bool:
+    """Whether something that decides is invalid for what the code does; figures that are only shown decide nothing."""
+    return record.refused_for_code and is_judged(record.metric)
+
+
 class Weight(IntEnum):
     """How much an answer counts against an equally recent one."""
 
@@ -31,7 +36,9 @@ class Weight(IntEnum):
     PART = 1
     """Some of it was not: the run was stopped, its budget was over, or infrastructure failed."""
     WHOLE = 2
-    FAILURE = 3
+    REFUSED = 3
+    """Something of it is invalid for what the code does: a race that a rerun does not lose is one all the same."""
+    FAILURE = 4
     """A rerun until green proves nothing."""
 
     @classmethod
@@ -39,6 +46,8 @@ class Weight(IntEnum):
         """The weight of an answer."""
         if any(Status(r.status).failed for r in group):
             return cls.FAILURE
+        if any(map(is_refused, group)):
+            return cls.REFUSED
         unanswered = [Status(r.status).resumable or r.simulated for r in group]
         return cls.NOTHING if all(unanswered) else cls.PART if any(unanswered) else cls.WHOLE
 
@@ -225,7 +234,7 @@ def _is_good(group: Group) -> bool:
 
 def _weight_as_base(group: Group) -> tuple[bool, Weight]:
     """The weight of an answer to hold another code's against."""
-    return _is_good(group), Weight.of(group)
+    return (True, Weight.WHOLE) if _is_good(group) else (False, Weight.of(group))
 
 
 def _stands_for(measured_as_base: Group, own: Group, prefer_good: bool) -> bool:

@@ -205,6 +205,59 @@ def test_a_run_of_head_that_failed_once_counts(put, sides):
     assert [("BROKEN", "timeout")] == _judged(sides("main..pr", plans=False))
 
 
+TIMED = {
+    "device": "h200",
+    "kind": "latency",
+    "metric": "latency_us",
+    "value": 1.0,
+    "converged": True,
+    "environment": {"gpu_model": "x"},
+    "method": "graph_ring/2",
+}
+RACE = {"status": "invalid", "value": None, "reason": "replay_differs: y of slot 0 is not what eager calls give"}
+
+
+def _launches(*blocks: int) -> list[dict[str, Any]]:
+    """The launches of ABBA blocks."""
+    arms = ("base", "head", "head", "base")
+    return [TIMED | {"arm": arm, "block": b, "position": 4 * b + i, "launch": f"l{b}{i}"} for b in blocks for i, arm in enumerate(arms)]
+
+
+class TestATimeThatIsRefusedForWhatTheCodeDoes:
+    """A race is not lost in every run. One that is, once, leaves its cell undecided."""
+
+    REFUSED = TIMED | RACE | {"position": 0, "launch": "z"}
+    VALID = TIMED | {"position": 0, "launch": "z"}
+
+    def test_is_not_passed_by_a_rerun(self, put, sides):
+        put(1, "main", {}, self.VALID)
+        put(2, "pr", {}, self.REFUSED)
+        put(3, "pr", {}, self.VALID)
+        both = sides("main..pr", plans=False)
+        found = judge(both.base, both.head)
+        assert ({"correctness": "within_limits", "latency": "invalid"}, 3) == ({f.kind: f.reason for f in found.findings}, found.exit_code)
+
+    @pytest.mark.parametrize(("paired", "refused"), [(2, 3), (3, 2)], ids=["later", "earlier"])
+    def test_is_not_passed_by_pairs(self, put, sides, paired, refused):
+        put(1, "main", self.VALID)
+        put(paired, "pr", *_launches(0, 1, 2), against="main")
+        put(refused, "pr", self.REFUSED)
+        assert [("INCONCLUSIVE", "invalid")] == _judged(sides("main..pr", plans=False))
+
+    def test_is_not_passed_by_other_pairs(self, put, sides):
+        bad = [r | (RACE if (r["arm"], r["position"]) == ("head", 1) else {}) for r in _launches(0, 1, 2)]
+        put(1, "pr", *_launches(0, 1, 2), against="main")
+        put(2, "pr", *bad, against="main")
+        assert [("INCONCLUSIVE", "invalid")] == _judged(sides("main..pr", plans=False))
+
+    def test_that_is_only_shown_takes_no_pairs_away(self, put, sides):
+        put(1, "main", self.VALID)
+        put(
+            2, "pr", *_launches(0, 1, 2), {"arm": "head", **TIMED, **RACE, "metric": "graph1_us", "block": 0, "position": 1}, against="main"
+        )
+        assert [("UNCHANGED", "within_limits")] == _judged(sides("main..pr", plans=False))
+
+
 def _plan(store: RunStore, run_id: str, limit: float) -> None:
     """Give the cells of a run's plan a tolerance."""
     run = store.read_run(run_id)

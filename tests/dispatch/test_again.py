@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.authoring.workspace import find_workspace
-from harness.dispatch.again import MACHINES, Known, answer_of, disturbance
+from harness.dispatch.again import Known, answer_of, disturbance
 from harness.dispatch.blocks import spoils
 from harness.dispatch.fitness import UNCLOSED, Unfit
 from harness.dispatch.journal import JOURNAL
@@ -24,7 +24,7 @@ from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, K
 from harness.plan.jobs import Job, Turn
 from harness.plan.matrix import Filters
 from harness.plan.plan import make_plan
-from harness.records import BASE, HEAD, Cell, Record
+from harness.records import BASE, HEAD, MACHINES, Cell, Record
 from harness.report.run import render_run
 from harness.store.baselines import accept
 from harness.store.runs import RunStore
