@@ -20,8 +20,8 @@ OVER_BUDGET = "budget"
 """Code that opens the reason of a cell that was left out, `cancelled`, because its run's budget of time was over."""
 
 MACHINES = frozenset({"throttled", "contended", "unit_changed", "host_clock", "incomplete_block"})
-"""Codes of an invalid time that say nothing of the code under test. Closed. Not of them is `not_closed`: a launch that dies at its end may
-do so by what the code left behind."""
+"""Codes of an invalid time that say nothing of the code under test; `host_clock` does where every launch of an arm has it. Closed. Not of
+them is `not_closed`: a launch that dies at its end may do so by what the code left behind."""
 
 HEAD, BASE = "head", "base"
 """Arms: what a run measured of its own code, by which it is judged, and of the code that it was paired against."""

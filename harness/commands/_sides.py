@@ -21,6 +21,7 @@ from harness.dispatch.run import STOPPED, declarations, describe_run, execute, n
 from harness.errors import HarnessError, RefError, Undecided, UnknownNameError, WorkspaceError
 from harness.judge.compare import surroundings
 from harness.judge.conclude import PROVING
+from harness.judge.index import COMPILED
 from harness.judge.model import Side
 from harness.plan.affected import Change, change_between
 from harness.plan.budget import duration_text
@@ -467,9 +468,12 @@ def _of_one_stack(base: Sequence[Record], head: Sequence[Record]) -> set[tuple[s
     """Kinds and cells of which all that base measured rests on the software and the kind of unit that head has results of, too: equal
     code under another compiler is not the same. What was only simulated was not measured.
     """
-    known = {surroundings(r) for r in head if not r.simulated} - {None}
+    known = {surroundings(r, compiled=compiled) for r in head if not r.simulated for compiled in (True, False)} - {None}
     cells: dict[tuple[str, Cell], list[Record]] = {}
     for record in base:
         if not Status(record.status).resumable:
             cells.setdefault((record.kind, record.cell), []).append(record)
-    return {key for key, found in cells.items() if all(not r.simulated and surroundings(r) in known for r in found)}
+    alike = {
+        key: [not r.simulated and surroundings(r, compiled=r.kind in COMPILED) in known for r in found] for key, found in cells.items()
+    }
+    return {key for key, each in alike.items() if all(each)}

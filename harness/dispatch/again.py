@@ -112,7 +112,7 @@ def disturbance(kind: str, records: Sequence[Record]) -> str | None:
 def _always_off_the_host(records: Sequence[Record]) -> bool:
     """Whether an arm has `host_clock` in every launch: no host stands still that often, so the code is likely to be at fault."""
     launches = {(record.arm, record.position) for record in records}
-    off = {(r.arm, r.position) for r in records if r.status == Status.INVALID and _code(r) == HOST_CLOCK}
+    off = {(r.arm, r.position) for r in records if r.status == Status.INVALID and r.reason_code == HOST_CLOCK}
     return not {arm for arm, _ in off} <= {arm for arm, _ in launches - off}
 
 

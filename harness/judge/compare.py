@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.judge.index import COMPILED
 from harness.judge.model import INTERPRETER, Judgement, Reason, Verdict
 from harness.metrics import Rule
 from harness.records import Record
@@ -36,17 +35,21 @@ def runtime(record: Record) -> tuple[Any, Any]:
     return record.environment.get("torch"), record.environment.get("lock_digest")
 
 
-_HOST = ("torch", "triton", "lock_digest", "harness")
-_UNIT = ("gpu_model", "partition", "driver", "runtime")
+_SOFTWARE = ("torch", "triton", "harness")
+_UNIT = ("lock_digest", "gpu_model", "partition", "driver", "runtime")
 
 
-def surroundings(record: Record) -> tuple[Any, ...] | None:
-    """What a result rests on beside the code: device, software and unit; None where any of it is unknown.
+def surroundings(record: Record, *, compiled: bool) -> tuple[Any, ...] | None:
+    """What a result rests on beside the code, in the place of the record; None where any of it is unknown.
 
-    What a kind does not have is not unknown: the interpreter has no compiler, and without a GPU in hand there is no unit.
+    The interpreter's answers are those of any host, and what is compiled is the compiler's: they rest on no unit, and not on all that is
+    installed, of which no two machines have the same.
+
+    Args:
+        compiled: the result is only compiled there, and not run.
     """
     interpreted = record.device == INTERPRETER
-    names = (*_HOST, *(() if interpreted else ("compiler",)), *(() if interpreted or record.kind in COMPILED else _UNIT))
+    names = (*_SOFTWARE, *(() if interpreted else ("compiler",)), *(() if interpreted or compiled else _UNIT))
     values = [record.environment.get(name) for name in names]
     return None if None in values else (record.device, *values)
 

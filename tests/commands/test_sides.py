@@ -296,9 +296,9 @@ def test_a_dirty_run_of_the_same_code_is_named_and_not_used(put, sides, store):
     assert "run run2 had this code in a dirty worktree, and stands for no commit" in notes
 
 
-HOST = {"torch": "2.13.0", "triton": "3.7.1", "lock_digest": "5e1f", "harness": "0.1.0"}
+HOST = {"torch": "2.13.0", "triton": "3.7.1", "harness": "0.1.0"}
 COMPILER = {"compiler": "ptxas 12.9"}
-UNIT = {"gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
+UNIT = {"lock_digest": "5e1f", "gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
 STATIC = {"device": "h200", "kind": "static", "metric": "registers", "value": 32}
 GPU = {"device": "h200"}
 KINDS = [({}, HOST), (STATIC, HOST | COMPILER), (GPU, HOST | COMPILER | UNIT)]
@@ -332,7 +332,11 @@ class TestBaseStandsForWhatHeadLeftOut:
         assert ("UNCHANGED", 0) == left_out(columns, every, {"environment": every})
 
     def test_not_where_it_was_measured_with_something_else(self, left_out):
-        assert ("MISSING", 3) == left_out({}, HOST, {"environment": HOST | {"lock_digest": "0f3a"}})
+        assert ("MISSING", 3) == left_out({}, HOST, {"environment": HOST | {"triton": "3.5.0"}})
+
+    def test_not_on_a_unit_where_other_packages_were_installed(self, left_out):
+        unit = HOST | COMPILER | UNIT
+        assert ("MISSING", 3) == left_out(GPU, unit, {"environment": unit | {"lock_digest": "0f3a"}})
 
     def test_not_where_neither_side_knows_with_what(self, left_out):
         unknown = HOST | {"triton": None}

@@ -169,7 +169,7 @@ class TestALaunchThatDoesNotClose:
     def test_is_told_of_once_though_the_unit_changed_and_every_cell_ends_again(self, context):
         job = Job("j1", "latency", "unit", "scale", "h200", (FIRST,), (Turn(0, (FIRST,)),), 30.0, 1.0)
         server = Server(then(DIES), well)
-        seen = iter([None, None, Summary(9, None, None, None, None, [], changed=["partition from none to mig"])])
+        seen = iter([None, None, None, Summary(9, None, None, None, None, [], changed=["partition from none to mig"])])
         telemetry = SimpleNamespace(within=lambda *_: next(seen))
         done = list(Supervisor(context, lambda: server, GPU, threading.Event(), telemetry).run(job))
         assert "invalid" == done[-1].records[0].status

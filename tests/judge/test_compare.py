@@ -6,6 +6,7 @@ import pytest
 
 from harness.judge.compare import surroundings
 from harness.judge.diff import judge
+from harness.judge.index import COMPILED
 from harness.judge.model import Verdict
 from harness.records import ENVIRONMENT
 
@@ -100,16 +101,17 @@ def test_both_values_are_named(record, side) -> None:
     assert ("base cupti/1, head events/1", 3) == (finding.detail, finding.exit_code)
 
 
-HOST = {"torch": "2.13.0", "triton": "3.7.1", "lock_digest": "5e1f", "harness": "0.1.0"}
-COMPILED = HOST | {"compiler": "ptxas 12.9"}
-UNIT = COMPILED | {"gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
-NEEDED = [("correctness", "cpu", HOST), ("static", "h200", COMPILED), ("drift", "h200", UNIT), ("latency", "h200", UNIT)]
+SOFTWARE = {"torch": "2.13.0", "triton": "3.7.1", "harness": "0.1.0"}
+COMPILER = SOFTWARE | {"compiler": "ptxas 12.9"}
+UNIT = COMPILER | {"lock_digest": "5e1f", "gpu_model": "NVIDIA H200", "partition": "none", "driver": "570.1", "runtime": "cuda 12.9"}
+NEEDED = [("correctness", "cpu", SOFTWARE), ("static", "h200", COMPILER), ("drift", "h200", UNIT), ("latency", "h200", UNIT)]
 
 
 class TestWhatAResultRestsOn:
     @staticmethod
-    def of(record, kind: str, device: str, environment: dict[str, str | None]):
-        return surroundings(record(f"toy/fused/M=1,dtype=bf16@{device}", kind, 1.0, environment=dict.fromkeys(ENVIRONMENT) | environment))
+    def of(record, kind: str, device: str, environment: dict[str, str | None], *, compiled: bool | None = None):
+        one = record(f"toy/fused/M=1,dtype=bf16@{device}", kind, 1.0, environment=dict.fromkeys(ENVIRONMENT) | environment)
+        return surroundings(one, compiled=kind in COMPILED if compiled is None else compiled)
 
     @pytest.mark.parametrize(("kind", "device", "needed"), NEEDED)
     def test_is_equal_without_what_the_kind_does_not_have(self, record, kind, device, needed) -> None:
@@ -120,6 +122,14 @@ class TestWhatAResultRestsOn:
         assert self.of(record, kind, device, needed) != self.of(record, kind, device, needed | {field: "another"})
         assert self.of(record, kind, device, needed | {field: None}) is None
 
+    @pytest.mark.parametrize(("kind", "device", "needed"), NEEDED[:2])
+    def test_is_not_all_that_is_installed_where_no_unit_runs_it(self, record, kind, device, needed) -> None:
+        assert self.of(record, kind, device, UNIT) == self.of(record, kind, device, UNIT | {"lock_digest": "0f3a"})
+
     def test_is_of_one_device_and_equal_for_all_kinds_that_run_on_it(self, record) -> None:
         assert self.of(record, "drift", "h200", UNIT) == self.of(record, "latency", "h200", UNIT)
         assert self.of(record, "drift", "h200", UNIT) != self.of(record, "drift", "h100", UNIT)
+
+    def test_is_known_of_what_would_be_compiled_where_something_ran_and_not_the_other_way_round(self, record) -> None:
+        assert self.of(record, "static", "h200", COMPILER) == self.of(record, "latency", "h200", UNIT, compiled=True)
+        assert self.of(record, "static", "h200", COMPILER, compiled=False) is None
