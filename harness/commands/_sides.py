@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from harness.dispatch.run import STOPPED, declarations, describe_run, execute, n
 from harness.errors import HarnessError, RefError, Undecided, UnknownNameError, WorkspaceError
 from harness.judge.compare import surroundings
 from harness.judge.conclude import PROVING
-from harness.judge.index import COMPILED
+from harness.judge.index import COMPILED, reached
 from harness.judge.model import Side
 from harness.plan.affected import Change, change_between
 from harness.plan.budget import duration_text
@@ -34,7 +35,7 @@ from harness.plan.refs import ancestors, merge_base, resolve, split_range
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
 from harness.store.files import read_parquet
-from harness.store.lookup import Found, Pairs, Results, is_refused
+from harness.store.lookup import Found, Key, Pairs, Results, is_refused
 from harness.store.runs import RunStore
 
 STATIC = "static"
@@ -293,7 +294,7 @@ class Assembler:
     def _in_scope(self, text: str, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool) -> Scope:
         """What is compared of base's records, and expected of either side.
 
-        A cell that base has and head's code declares is expected of head too, on every device that head reached, though its
+        A cell that base has and head's code declares is expected of head too, under every kind on a device that head reached, though its
         plan left it out: changed code that was not run is no pass. Where nothing changed that the cell's result depends on,
         base's result stands for both.
 
@@ -302,26 +303,26 @@ class Assembler:
             narrow: the user named the matrix to compare: what head's plan leaves out is only counted.
         """
         records = base.found.records if base.found else ()
+        answers = head.found.records if head.found else ()
         asked = {(e.kind, e.cell) for e in expected}
         in_head = self._declares(head)
-        left_out: set[tuple[str, Cell]] = set()
+        left_out: set[Key] = set()
         if not narrow and base.measured_digest != head.code_digest:
-            answers = head.found.records if head.found else ()
-            reached = {(r.kind, r.device) for r in answers if r.status != Status.NO_CAPACITY and not r.simulated}
-            left_out = {(r.kind, r.cell) for r in records if (r.kind, r.device) in reached and in_head(r.cell)} - asked
+            left_out = {(r.kind, r.cell) for r in _within_reach(records, answers) if in_head(r.cell)} - asked
         with ThreadPoolExecutor(1) as beside:  # either takes seconds, in a process of its own
             declared = beside.submit(self._declares, base)
             changes = self._change(base, head) if left_out else None
             in_base = declared.result()
-        same = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
-        same &= _of_one_stack(records, head.found.records if head.found else ())
+        equal = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
+        same = equal & _of_one_stack(records, answers)
         wide = [*expected, *(Expected(cell, kind) for kind, cell in sorted(left_out - same))]
         if left_out and head.found and head.found.runs:
-            self._note_left_out(text, head.found.runs, len(same), len(left_out) - len(same), told=changes is not None)
+            why = "since what they depend on changed" if changes else "whether head changes them or not"
+            self._note_left_out(text, head.found.runs, same, equal - same, left_out - equal, why)
         asked |= left_out
         kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
-        if outside := len({(r.kind, r.cell) for r in records}) - len({(r.kind, r.cell) for r in kept}):
-            self.notes.append(f"{outside} cells of base are outside of head's plan and not compared")
+        if outside := {(r.kind, r.cell) for r in records} - {(r.kind, r.cell) for r in kept}:
+            self.notes.append(f"{_counted(outside)} of base are outside of head's plan and not compared")
         gone = {(r.kind, r.cell) for r in kept} - asked
         of_base = [Expected(e.cell, e.kind) for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
         of_base = self._with_limits(base, of_base)
@@ -337,17 +338,32 @@ class Assembler:
         except (GitFailed, WorkspaceError):  # a worktree of long ago: git has dropped its tree
             return None
 
-    def _note_left_out(self, text: str, runs: Sequence[dict[str, Any]], same: int, missing: int, *, told: bool) -> None:
-        """Say how much head's runs left out, and which command compares what they ran alone; `told`: what changed is known."""
+    def _note_left_out(
+        self,
+        text: str,
+        runs: Sequence[dict[str, Any]],
+        same: Collection[Key],
+        elsewhere: Collection[Key],
+        changed: Collection[Key],
+        why: str,
+    ) -> None:
+        """Say what head's runs left out of what base has, and which command compares what they ran alone.
+
+        Args:
+            same: what stands for head too.
+            elsewhere: what has head's code, and was not measured with software and GPU model of any result of head.
+            changed: the rest, which is missing, and `why`.
+        """
         ran = {selection(run["matrix"], Filters(**run["options"]["filters"])): run for run in runs}
-        of_base = f"cells of base were left out of head's runs ({', '.join(sorted(ran))})"
+        of_base = f"of base were left out of head's runs ({', '.join(sorted(ran))})"
         if same:
-            self.notes.append(f"{same} {of_base}, and stand for head too: nothing that they depend on changed")
-        if missing:
-            run = next(iter(ran.values()))
-            narrow = selection(run["matrix"], Filters(kernels=tuple(run["options"]["filters"].get("kernels", ()))))
-            why = "since what they depend on changed" if told else "whether head changes them or not"
-            self.notes.append(f"{missing} {of_base} and are missing, {why}; what it ran is compared alone by: harness diff {text} {narrow}")
+            self.notes.append(f"{_counted(same)} {of_base}, and stand for head too: nothing that they depend on changed")
+        run = next(iter(ran.values()))
+        narrow = selection(run["matrix"], Filters(kernels=tuple(run["options"]["filters"].get("kernels", ()))))
+        alone = f"what it ran is compared alone by: harness diff {text} {narrow}"
+        for cells, because in ((elsewhere, "since nothing of head was measured with the same software and GPU model"), (changed, why)):
+            if cells:
+                self.notes.append(f"{_counted(cells)} {of_base} and are missing, {because}; {alone}")
 
     def _declares(self, side: Named) -> Callable[[Cell], bool]:
         """Whether a side's code has a cell: by the plan of its runs, else by its code, else by its records."""
@@ -386,7 +402,7 @@ class Assembler:
             limits |= self._declared_limits(base, asked)
         return [replace(e, limit=limits.get((e.kind, e.cell))) for e in asked]
 
-    def _declared_limits(self, side: Named, asked: Sequence[Expected]) -> dict[tuple[str, Cell], float | None]:
+    def _declared_limits(self, side: Named, asked: Sequence[Expected]) -> dict[Key, float | None]:
         """The tolerances that the measured code names; none where it cannot be read here."""
         tree = side.measured or side.tree
         if tree is None or importlib.util.find_spec("triton") is None:
@@ -455,6 +471,19 @@ class Assembler:
         return [r for r in outcome.records if r.status != Status.NO_CAPACITY]
 
 
+def _within_reach(records: Iterable[Record], answers: Iterable[Record]) -> list[Record]:
+    """The records that are of a device that these answers show was reached, or of a kind that was asked for their device."""
+    answers = [r for r in answers if r.status != Status.NO_CAPACITY and not r.simulated]
+    devices, asked = {r.device for r in answers if reached(r)}, {(r.kind, r.device) for r in answers}
+    return [r for r in records if r.device in devices or (r.kind, r.device) in asked]
+
+
+def _counted(cells: Collection[Key]) -> str:
+    """`15 cells (12 correctness, 3 drift)`."""
+    kinds = Counter(kind for kind, _ in cells)
+    return f"{len(cells)} cells ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})"
+
+
 def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
     """Cell -> compiler stack of its static rows, of cells that were compiled or failed to."""
     return {
@@ -464,12 +493,12 @@ def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
     }
 
 
-def _of_one_stack(base: Sequence[Record], head: Sequence[Record]) -> set[tuple[str, Cell]]:
+def _of_one_stack(base: Sequence[Record], head: Sequence[Record]) -> set[Key]:
     """Kinds and cells of which all that base measured rests on the software and the kind of unit that head has results of, too: equal
     code under another compiler is not the same. What was only simulated was not measured.
     """
     known = {surroundings(r, compiled=compiled) for r in head if not r.simulated for compiled in (True, False)} - {None}
-    cells: dict[tuple[str, Cell], list[Record]] = {}
+    cells: dict[Key, list[Record]] = {}
     for record in base:
         if not Status(record.status).resumable:
             cells.setdefault((record.kind, record.cell), []).append(record)

@@ -42,8 +42,9 @@ def effect(finding: Finding, policy: Policy, measured: Collection[tuple[str, str
     """What one finding makes of the exit code: 0, 1 or 3.
 
     Args:
-        measured: (device, kind) that head's run answered with anything but `no_capacity` and `skipped(simulated)`. What is missing
-            elsewhere is listed and changes nothing, unless the policy requires the device.
+        measured: (device, kind) that head's run answered with anything but `no_capacity` and `skipped(simulated)`, and those that are
+            expected of a device that it reached. What is missing elsewhere is listed and changes nothing, unless the policy requires
+            the device.
     """
     if finding.reason in INFORMS:
         return 0

@@ -55,12 +55,14 @@ def judge(base: Side, head: Side, policy: Policy | None = None, rules: Mapping[R
     sides = Sides(base, head)
     keys = sides.keys()
     cells = CellJudge(sides, policy, rules)
+    arrived = {r.device for r in head.records if reached(r)}
     measured = {(r.device, r.kind) for r in head.records if r.status != Status.NO_CAPACITY and not r.simulated}
+    asked = keys if head.expected is None else sides.head_limits
+    measured |= {(cell.device, kind) for cell, kind in asked if cell.device in arrived}
     related = _relate([finding for key in keys for finding in cells.judge(key)])
     findings = sorted((replace(f, exit_code=effect(f, policy, measured)) for f in related), key=_worst_first)
     exit_code, lines = conclude(findings, policy, () if policy.metrics else unproved(findings, head))
     counts = Counter(f.verdict for f in findings)
-    arrived = {r.device for r in head.records if reached(r)}
     return Diff(
         base=base,
         head=head,

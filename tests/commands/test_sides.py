@@ -258,6 +258,52 @@ class TestATimeThatIsRefusedForWhatTheCodeDoes:
         assert [("UNCHANGED", "within_limits")] == _judged(sides("main..pr", plans=False))
 
 
+class TestADeviceThatHeadReached:
+    """Base has correctness and drift of it, and the cell is compiled for it; head, which changed the kernel, ran one kind alone."""
+
+    MEASURED = TIMED | {"kind": "correctness", "metric": "rel_l2_error", "value": 0.0, "method": "correctness/1+a"}
+    DRIFT = MEASURED | {"kind": "drift", "metric": "drift_rel_error@1000", "method": "drift/1+a"}
+    COMPILED = MEASURED | {"kind": "static", "metric": "registers", "value": 32, "environment": {"triton": "3.7.1", "compiler": "p"}}
+
+    @pytest.fixture(autouse=True)
+    def _base(self, put, monkeypatch):
+        monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset({"scale"}), frozenset()))
+        put(1, "main", self.MEASURED, self.DRIFT, self.COMPILED)
+
+    def test_must_have_all_kinds_that_base_has(self, put, sides):
+        put(2, "pr", *_launches(0, 1, 2), against="main")
+        both = sides("main..pr", plans=False)
+        found = judge(both.base, both.head)
+        missing = {f.kind: f.reason for f in found.findings if f.verdict == "MISSING"}
+        assert (dict.fromkeys(["correctness", "drift", "static"], "no_record"), 3) == (missing, found.exit_code)
+        assert (
+            "3 cells (1 correctness, 1 drift, 1 static) of base were left out of head's runs (--matrix all) and are missing, since what "
+            "they depend on changed; what it ran is compared alone by: harness diff main..pr --matrix all"
+        ) in both.notes
+
+    def test_is_compared_in_what_head_ran_alone_where_the_user_names_the_matrix(self, put, sides):
+        put(2, "pr", *_launches(0, 1, 2), against="main")
+        both = sides("main..pr", plans=False, matrix="all")
+        assert 0 == judge(both.base, both.head).exit_code
+        assert "3 cells (1 correctness, 1 drift, 1 static) of base are outside of head's plan and not compared" in both.notes
+
+    def test_is_none_for_which_head_was_only_compiled(self, put, sides):
+        put(2, "pr", self.COMPILED)
+        both = sides("main..pr", plans=False)
+        assert 0 == judge(both.base, both.head).exit_code
+        assert "2 cells (1 correctness, 1 drift) of base are outside of head's plan and not compared" in both.notes
+
+
+def test_cells_that_were_measured_elsewhere_are_said_to_be_so(put, sides, monkeypatch):
+    monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset(), frozenset()))
+    put(1, "main", {"environment": HOST}, {"variant": "twice", "environment": HOST | {"torch": "2.11.0"}})
+    put(2, "pr", {"environment": HOST})
+    assert (
+        "1 cells (1 correctness) of base were left out of head's runs (--matrix all) and are missing, since nothing of head was measured "
+        "with the same software and GPU model; what it ran is compared alone by: harness diff main..pr --matrix all"
+    ) in sides("main..pr", plans=False).notes
+
+
 def _plan(store: RunStore, run_id: str, limit: float) -> None:
     """Give the cells of a run's plan a tolerance."""
     run = store.read_run(run_id)

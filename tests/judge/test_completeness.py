@@ -127,6 +127,27 @@ class TestADeviceThatHeadDidNotReach:
         assert [("MISSING", "not_planned", 0), ("UNCHANGED", "bitwise_equal", 0)] == verdicts(diff)
 
 
+class TestAKindThatHeadDidNotRun:
+    """Base has the correctness and the drift of a cell."""
+
+    def judged(self, record, side, *of_head, **plan):
+        base = side("base", record(A, "correctness", 0.001), record(A, "drift", 0.001, metric="drift_rel_error@1"))
+        return verdicts(judge(base, side("head", *of_head, **plan)))
+
+    @pytest.mark.parametrize("expect", [((A, "drift"),), None], ids=["planned", "without a plan"])
+    def test_is_undecided_on_a_device_that_it_reached(self, record, side, expect) -> None:
+        assert ("MISSING", "no_record", 3) in self.judged(record, side, record(A, "correctness", 0.001), expect=expect)
+
+    @pytest.mark.parametrize("expect", [((A, "correctness"), (A, "drift")), None], ids=["planned", "without a plan"])
+    def test_changes_nothing_on_one_that_it_was_compiled_for(self, record, side, expect) -> None:
+        assert [0, 0] == [
+            code for _, reason, code in self.judged(record, side, record(A, "static", 32), expect=expect) if reason == "no_record"
+        ]
+
+    def test_changes_nothing_where_it_does_not_have_the_cell(self, record, side) -> None:
+        assert ("MISSING", "not_planned", 0) in self.judged(record, side, record(A, "correctness", 0.001))
+
+
 def test_a_required_device_that_no_plan_has_is_undecided(record, side) -> None:
     diff = judge(*(side(ref, record(CPU, "correctness", 0.001)) for ref in "ab"), Policy(require=frozenset({"b200"})))
     assert 3 == diff.exit_code
