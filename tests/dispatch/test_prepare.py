@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,8 +50,12 @@ def servers():
     """Process ids of the fork servers that this process has started, one that has only just begun or ended (no command) too."""
     found = []
     for thread in Path("/proc/self/task").iterdir():
-        found += map(int, (thread / "children").read_text().split())
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile has started none
+            found += map(int, (thread / "children").read_text().split())
+    commands = {}
+    for pid in found:
+        with suppress(FileNotFoundError, ProcessLookupError):  # as git, which planning calls, and which has been reaped
+            commands[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return [pid for pid, command in commands.items() if not command or b"harness.measure.server" in command]
 
 
