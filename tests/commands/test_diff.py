@@ -65,7 +65,7 @@ def test_what_a_run_left_out_is_compared_alone_by_the_command_that_is_named(both
     assert harness("submit", "--kernel", "scale").code == 0
     _, found = diff(harness, "main..pr")
     (note,) = [note for note in found["notes"] if "are missing" in note]
-    assert note.startswith("4 cells of base were left out of head's runs (--matrix all --kernel scale)")
+    assert note.startswith("4 cells (4 correctness) of base were left out of head's runs (--matrix all --kernel scale)")
     command = note.partition(": harness ")[2].split()
     assert command == ["diff", "main..pr", "--matrix", "all", "--kernel", "scale"]
     code, found = diff(harness, *command[1:])
