@@ -1,5 +1,5 @@
 """`python -m harness` is the command `harness`."""
 
-from harness.cli import main
+from harness.cli import run
 
-main()
+run()

@@ -5,11 +5,15 @@ Help must be quick: a verb's module imports click alone at its top, and what it 
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import pkgutil
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -77,5 +81,27 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def run() -> None:
+    """`main` in a process of its own, which ends with its exit code whatever else is in it.
+
+    Arrow's worker threads have aborted the process while its libraries were taken down, after all had been said: a verdict of 0 ended
+    with SIGABRT. What Python does at an end is done, and then the process leaves.
+    """
+    ended = [3]
+    atexit.register(_leave, ended)  # the first to be registered is the last to be called
+    try:
+        main()
+    except SystemExit as end:
+        ended[0] = end.code if isinstance(end.code, int) else 0
+        raise
+
+
+def _leave(ended: Sequence[int]) -> None:
+    with suppress(OSError, ValueError):  # nobody listens any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(ended[0])
+
+
 if __name__ == "__main__":
-    main()
+    run()
