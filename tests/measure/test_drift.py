@@ -105,6 +105,17 @@ class TestAKernelThatIsWrongBetweenCheckpoints:
         assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "beyond_tolerance"}
         assert (readings["drift_cosine@100"].reason or "").startswith("beyond_tolerance: step 37 from its own state: y: relative L2 ")
 
+    def test_in_what_cannot_be_compared(self) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            y = leak(x, state, slot)
+            return y[:, :4] if next(steps) == 37 else y
+
+        readings = check(call)
+        assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "beyond_tolerance"}
+        assert "step 37 from its own state: y: relative L2 nan" in (readings["drift_cosine@100"].reason or "")
+
     def test_in_a_state_that_is_forgotten(self) -> None:
         steps = itertools.count(1)
 
