@@ -19,9 +19,14 @@ SCHEMA_VERSION = 1
 OVER_BUDGET = "budget"
 """Code that opens the reason of a cell that was left out, `cancelled`, because its run's budget of time was over."""
 
-MACHINES = frozenset({"throttled", "contended", "unit_changed", "host_clock", "incomplete_block"})
-"""Codes of an invalid time that say nothing of the code under test; `host_clock` does where every launch of an arm has it. Closed. Not of
-them is `not_closed`: a launch that dies at its end may do so by what the code left behind."""
+HOST_CLOCK = "host_clock"
+"""Code of times of which the device's clock and the host's said different things. In one launch the host stood still; where every launch
+of an arm has it, it is what the code does."""
+INCOMPLETE_BLOCK = "incomplete_block"
+"""Code of a launch whose block was cut short: it is made again with the whole block, and counts no more then."""
+MACHINES = frozenset({"throttled", "contended", "unit_changed", HOST_CLOCK, INCOMPLETE_BLOCK})
+"""Codes of an invalid time that say nothing of the code under test, but for HOST_CLOCK in every launch. Closed. Not of them is
+`not_closed`: a launch that dies at its end may do so by what the code left behind."""
 
 HEAD, BASE = "head", "base"
 """Arms: what a run measured of its own code, by which it is judged, and of the code that it was paired against."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from harness.dispatch.blocks import HOST_CLOCK, Answer, spoils, torn
+from harness.dispatch.blocks import Answer, spoils, torn
 from harness.dispatch.doubts import mixed_stacks
 from harness.dispatch.fitness import TIMED
 from harness.dispatch.journal import Again, Entry, Key
 from harness.metrics import speaks_for_cell
 from harness.plan.jobs import Job
-from harness.records import Cell, Record, Status
+from harness.records import HOST_CLOCK, Cell, Record, Status
 
 MEMORY = "memory"
 """Code of a cell that was skipped for want of memory: where other launches had enough, somebody else had taken it."""

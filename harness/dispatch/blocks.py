@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from harness.dispatch.fitness import Unfit
 from harness.plan.jobs import Job
-from harness.records import Cell, Record, Status
+from harness.records import HOST_CLOCK, INCOMPLETE_BLOCK, Cell, Record, Status
 
 Answer = tuple[str, Cell, str, int | None]
 """A kind, a cell, an arm and the position of a launch: what a journal entry answers."""
-
-HOST_CLOCK = "host_clock"
-"""Code of times of which the device's clock and the host's said different things. In one launch the host stood still; where every launch
-has it, it is what the code does."""
 
 
 def torn(jobs: Sequence[Job], done: Mapping[Answer, Sequence[Record]]) -> list[Answer]:
@@ -48,8 +44,8 @@ def why_torn(torn_answer: Answer, done: Mapping[Answer, Sequence[Record]]) -> st
         bad = next((r for r in done[answer] if r.status != Status.OK), None)
         if bad is not None and (bad.block == block or spoils(done[answer])):
             ended = f"{bad.status}: {bad.reason}" if bad.reason else bad.status
-            return f"incomplete_block: launch {answer[3]}, of {answer[2]}, ended {ended}"
-    return "incomplete_block: not every launch of its ABBA block was made, or not in one lease"
+            return f"{INCOMPLETE_BLOCK}: launch {answer[3]}, of {answer[2]}, ended {ended}"
+    return f"{INCOMPLETE_BLOCK}: not every launch of its ABBA block was made, or not in one lease"
 
 
 def spoils(records: Sequence[Record]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.errors import StoreError, UnknownNameError
 from harness.plan.matrix import Filters
-from harness.records import Cell, Record, Status
+from harness.records import INCOMPLETE_BLOCK, Cell, Record, Status
 from harness.store.files import EARLIER, cells_in, encode, file_name, of_cell, read_file
 from harness.store.folder import Folder, open_folder
 from harness.store.tables import fingerprint, from_table, to_table
@@ -28,8 +28,6 @@ VERSION = 1
 """Version of run.json."""
 
 RECORDS = "records"
-TORN = "incomplete_block"
-"""What the reason of a launch begins with whose block was cut short: it is made again with the whole block, and counts no more then."""
 DERIVED = "speedup"
 """The metric that follows from other cells' records, and is another where those were measured again."""
 
@@ -409,4 +407,4 @@ def _who(run: Mapping[str, Any]) -> str:
 
 
 def _is_torn(record: Record) -> bool:
-    return (record.reason or "").startswith(TORN)
+    return record.reason_code == INCOMPLETE_BLOCK
