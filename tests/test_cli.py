@@ -84,3 +84,20 @@ cli.group.main = lambda **_: os.kill(os.getpid(), signal.SIGHUP)
 cli.main()
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == status
+
+
+@pytest.mark.parametrize("status", [0, 1, 130])
+def test_a_command_ends_with_its_exit_code_though_a_library_aborts_when_it_is_taken_down(status):
+    code = f"""
+import atexit, ctypes
+from harness import cli
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+def command(**_):
+    atexit.register(print, "left as ever", end="")
+    return {status}
+cli.group.main = command
+cli.run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (status, "left as ever") == (done.returncode, done.stdout)
