@@ -131,19 +131,20 @@ def test_a_head_of_which_only_baselines_are_here_was_not_run(branches, store, pu
     assert (False, ["run2"]) == (found.head_was_run, [r.run_id for r in found.head.records])
 
 
+TIMED = {
+    "device": "h200",
+    "kind": "latency",
+    "metric": "latency_us",
+    "value": 1.0,
+    "converged": True,
+    "environment": {"gpu_model": "x"},
+    "method": "graph_ring/2",
+}
+
+
 def test_a_cell_that_the_budget_cut_short_is_not_judged_by_the_launches_it_has(put, sides):
-    where = {
-        "device": "h200",
-        "kind": "latency",
-        "metric": "latency_us",
-        "value": 1.0,
-        "converged": True,
-        "environment": {"gpu_model": "x"},
-    }
-    arms = [(block, 4 * block + i, arm) for block in range(2) for i, arm in enumerate(("base", "head", "head", "base"))]
-    launches = [where | {"arm": arm, "block": b, "position": at, "launch": f"l{at}"} for b, at, arm in arms]
-    cut = where | {"metric": None, "value": None, "status": "cancelled", "reason": "budget: over"}
-    put(1, "pr", cut, *launches, against="main")
+    cut = TIMED | {"metric": None, "value": None, "status": "cancelled", "reason": "budget: over"}
+    put(1, "pr", cut, *_launches(0, 1), against="main")
     found = sides("main..pr", plans=False)
     assert [("INCONCLUSIVE", "cancelled")] == [(f.verdict, f.reason) for f in judge(found.base, found.head).findings]
 
@@ -205,15 +206,6 @@ def test_a_run_of_head_that_failed_once_counts(put, sides):
     assert [("BROKEN", "timeout")] == _judged(sides("main..pr", plans=False))
 
 
-TIMED = {
-    "device": "h200",
-    "kind": "latency",
-    "metric": "latency_us",
-    "value": 1.0,
-    "converged": True,
-    "environment": {"gpu_model": "x"},
-    "method": "graph_ring/2",
-}
 RACE = {"status": "invalid", "value": None, "reason": "replay_differs: y of slot 0 is not what eager calls give"}
 
 
