@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from harness.authoring.workspace import find_workspace
 from harness.dispatch.again import Known, answer_of, disturbance
 from harness.dispatch.blocks import spoils
 from harness.dispatch.fitness import UNCLOSED, Unfit
@@ -20,7 +20,6 @@ from harness.dispatch.run import _stand, describe_run, execute
 from harness.dispatch.stamp import Place, stamped
 from harness.errors import StoreError
 from harness.measure.clock.validity import Reason
-from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.jobs import Job, Turn
 from harness.plan.matrix import Filters
 from harness.plan.plan import make_plan
@@ -108,8 +107,11 @@ class Dispatcher:
     """An h200 that says of each cell, launch after launch, what the test says; stops where it says nothing more."""
 
     name, dropped = "fake", 0
+    numbers = itertools.count()
+    """Of dispatchers: a lease is of one, and ids come back."""
 
     def __init__(self, units: int, says: dict[str, list[Any]]) -> None:
+        self.number = next(self.numbers)
         self.units, self.says = units, {cell: list(said) for cell, said in says.items()}
         self.asked: list[tuple[str, int]] = []
 
@@ -131,7 +133,7 @@ class Dispatcher:
                     if not self.says[str(cell)]:
                         return
                     columns = dict(self.says[str(cell)].pop(0))
-                    place = Place("GPU-1", "n", 1, f"lease of {job.job_id} by {id(self)}", {"driver": columns.pop("driver", "570")})
+                    place = Place("GPU-1", "n", 1, f"lease of {job.job_id} by {self.number}", {"driver": columns.pop("driver", "570")})
                     told = {name: value for name, value in columns.items() if name != "repeats"}
                     record = stamped(self.context, job, turn, cell, place, told, f"launch-{turn.position}")
                     if spoils([record]):
@@ -145,17 +147,9 @@ class Dispatcher:
 
 
 @pytest.fixture
-def run(repository, monkeypatch) -> Callable[..., Any]:
+def run(timed_workspace) -> Callable[..., Any]:
     """Runs, or goes on with, a run of two variants' times, three launches each: the outcome, and the launches that were made."""
-    cases = [CaseInfo("N=8,dtype=fp32", ["smoke"])]
-    kernel = KernelInfo("scale", "kernels/scale.py", "", ["double", "twice"], "double", "twice", cases, [], False, False)
-    cells = [KindCell("scale", variant, cases[0].case, None) for variant in kernel.variants]
-    kinds = [KindInfo("latency", "latency.py", "unit", 1.0, 60.0, True, cells)]
-    monkeypatch.setattr("harness.plan.plan.describe", lambda workspace: Description([kernel], kinds))
-    repository.job("pass", kind="latency")
-    repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "latency"\ndevices = ["h200"]\n')
-    repository.commit()
-    workspace = find_workspace(repository.root)
+    workspace = timed_workspace("double", "twice")
     store = RunStore(workspace.runs_dir)
     plan = make_plan(workspace, "HEAD", "all", Filters(), 3)
     options = {"filters": {}, "require": [], "launches": 3}

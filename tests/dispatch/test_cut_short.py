@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -10,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from harness.authoring.workspace import find_workspace
 from harness.dispatch import run as run_module
 from harness.dispatch.blocks import spoils
 from harness.dispatch.protocol import CellDone, JobDone
 from harness.dispatch.run import describe_run, execute
 from harness.dispatch.stamp import Place, stamped
-from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.matrix import Filters
 from harness.plan.plan import make_plan
 from harness.store.lookup import Results
@@ -34,8 +33,11 @@ class Dispatcher:
     """An h200 that makes so many launches and no more, each of which says of its cell what the test says of its position, else OK."""
 
     name, dropped = "fake", 0
+    numbers = itertools.count()
+    """Of dispatchers: a lease is of one, and ids come back."""
 
     def __init__(self, launches: int, says: dict[int, Any], units: int = 1) -> None:
+        self.number = next(self.numbers)
         self.launches, self.says, self.units, self.made = launches, says, units, []
 
     def capacity(self, devices):
@@ -51,7 +53,7 @@ class Dispatcher:
                 if turn.arm in spoilt:
                     continue
                 self.made.append(turn.position)
-                place = Place("GPU-1", "n", 1, f"lease {id(self)}")
+                place = Place("GPU-1", "n", 1, f"lease {self.number}")
                 record = stamped(self.context, job, turn, job.cells[0], place, self.says.get(turn.position, OK))
                 spoilt |= {turn.arm} if spoils([record]) else set()
                 yield CellDone(job, job.cells[0], (record,))
@@ -63,19 +65,12 @@ class Dispatcher:
 
 
 @pytest.fixture
-def run(repository, monkeypatch) -> Callable[..., Any]:
+def run(repository, timed_workspace, monkeypatch) -> Callable[..., Any]:
     """Runs, or goes on with, a run of one variant's times: the outcome, and the launches that were made."""
-    cases = [CaseInfo("N=8,dtype=fp32", ["smoke"])]
-    kernel = KernelInfo("scale", "kernels/scale.py", "", ["double"], "double", "double", cases, [], False, False)
-    kinds = [KindInfo("latency", "latency.py", "unit", 1.0, 60.0, True, [KindCell("scale", "double", cases[0].case, None)])]
-    monkeypatch.setattr("harness.plan.plan.describe", lambda workspace: Description([kernel], kinds))
-    repository.job("pass", kind="latency")
-    repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "latency"\ndevices = ["h200"]\n')
-    repository.commit()
+    workspace = timed_workspace("double")
     repository.git("checkout", "-q", "-b", "pr")
     repository.write("kernels/scale.py", (repository.root / "kernels/scale.py").read_text() + "# changed\n")
     repository.commit()
-    workspace = find_workspace(repository.root)
     store = RunStore(workspace.runs_dir)
     known: dict[str, Any] = {}
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.authoring.workspace import find_workspace
 from harness.dispatch.doubts import doubt
 from harness.dispatch.protocol import CellDone, JobDone
 from harness.dispatch.run import describe_run, execute
 from harness.dispatch.stamp import Place, stamped
 from harness.errors import StoreError
-from harness.plan.describe import CaseInfo, Description, KernelInfo, KindCell, KindInfo
 from harness.plan.matrix import Filters
 from harness.plan.plan import make_plan
 from harness.records import Record
@@ -105,16 +103,9 @@ class Dispatcher:
 
 
 @pytest.fixture
-def run(repository, monkeypatch, tmp_path) -> Callable[..., Any]:
+def run(timed_workspace, tmp_path) -> Callable[..., Any]:
     """Runs one latency cell on an h200, three launches: the outcome, and whether `accept` takes the run."""
-    cases = [CaseInfo("N=8,dtype=fp32", ["smoke"])]
-    kernel = KernelInfo("scale", "kernels/scale.py", "", ["double"], "double", "double", cases, [], False, False)
-    kinds = [KindInfo("latency", "latency.py", "unit", 1.0, 60.0, True, [KindCell("scale", "double", cases[0].case, None)])]
-    monkeypatch.setattr("harness.plan.plan.describe", lambda workspace: Description([kernel], kinds))
-    repository.job("pass", kind="latency")
-    repository.write("jobs/matrix.toml", '[[all.cells]]\nkind = "latency"\ndevices = ["h200"]\n')
-    repository.commit()
-    workspace = find_workspace(repository.root)
+    workspace = timed_workspace("double")
     store = RunStore(workspace.runs_dir)
 
     def one(*says: dict[str, Any]) -> Any:
