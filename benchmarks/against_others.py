@@ -35,7 +35,7 @@ from harness.records import Cell
 
 ROOT = Path(__file__).parents[1]
 PRELOADED = ["torch", "torch._dynamo", "triton", "triton.testing", "harness.measure.clock", "harness.measure.timing"]
-LAUNCH_S = 90.0
+LAUNCH_S = 180.0
 """After so many seconds a launch is given up."""
 NVBENCH_S = 1
 """Seconds that nvbench may sample a cell for."""
@@ -43,6 +43,8 @@ WARM_CALLS = 3
 
 Times = dict[str, tuple[float | None, str]]
 """Cell -> us, or why there is none."""
+Work = Callable[[Sequence[str], int, str], Times]
+"""What a launch does: cells, its number and the folder that launches share -> times."""
 
 
 def subject_of(text: str) -> Any:
@@ -70,11 +72,24 @@ def by_each(cells: Sequence[str], time_one: Callable[[Any], tuple[float | None, 
     return found
 
 
-def by_ours(cells: Sequence[str], number: int, folder: str) -> Times:
+def our_timer(cells: Sequence[str], number: int, folder: str) -> Any:
     """The harness's own timer, whose launches hand on what they found out about the unit."""
     from harness.measure.timing import Timer
 
-    timer = Timer(load_devices()[Cell.parse(cells[0]).device], number, Path(folder) / "lease.json", first=number == 0, beside=False)
+    return Timer(load_devices()[Cell.parse(cells[0]).device], number, Path(folder) / "lease.json", first=number == 0, beside=False)
+
+
+def know_unit(cells: Sequence[str], number: int, folder: str) -> Times:
+    """What holds for the unit whatever is timed is found out in a launch of its own, as in a run."""
+    timer = our_timer(cells, number, folder)
+    timer.know_unit()
+    timer.close()
+    return {}
+
+
+def by_ours(cells: Sequence[str], number: int, folder: str) -> Times:
+    """The harness's own timer."""
+    timer = our_timer(cells, number, folder)
 
     def time_one(subject: Any) -> tuple[float | None, str]:
         main = timer(subject).readings[0]
@@ -175,18 +190,20 @@ def silenced() -> Iterator[None]:
         os.close(nowhere)
 
 
-TIMERS: dict[str, Callable[[Sequence[str], int, str], Times]] = {
+TIMERS: dict[str, Work] = {
     "ours": by_ours,
     "do_bench": by_do_bench,
     "do_bench_cudagraph": by_do_bench_cudagraph,
     "nvbench": by_nvbench,
 }
+PREPARED: dict[str, Work] = {"ours": know_unit}
+"""What a timer has done in a launch of its own before its first."""
 
 
-def in_launch(pipe: Connection, timer: str, cells: Sequence[str], number: int, folder: str) -> None:
+def in_launch(pipe: Connection, work: Work, cells: Sequence[str], number: int, folder: str) -> None:
     """What the fresh process does."""
     try:
-        pipe.send(TIMERS[timer](cells, number, folder))
+        pipe.send(work(cells, number, folder))
     except BaseException as error:
         pipe.send(dict.fromkeys(cells, (None, " ".join(f"{type(error).__name__}: {error}".split())[:200])))
     pipe.close()
@@ -194,10 +211,10 @@ def in_launch(pipe: Connection, timer: str, cells: Sequence[str], number: int, f
     os._exit(0)  # what libraries do when they are unloaded must not hold the next launch up
 
 
-def launch(context: Any, timer: str, cells: Sequence[str], number: int, folder: str) -> Times:
-    """Time the cells in a fresh process."""
+def launch(context: Any, work: Work, cells: Sequence[str], number: int, folder: str) -> Times:
+    """Do the work in a fresh process."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=in_launch, args=(theirs, timer, list(cells), number, folder))
+    process = context.Process(target=in_launch, args=(theirs, work, list(cells), number, folder))
     process.start()
     theirs.close()
     found: Times = dict.fromkeys(cells, (None, f"its process gave no answer within {LAUNCH_S:g} s, or died"))
@@ -263,10 +280,12 @@ def main() -> None:
     missing: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="against-others-") as folder, unit_lock(unit.uuid, threading.Event()):
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
+        for work in (PREPARED[timer] for timer in timers if timer in PREPARED):
+            launch(context, work, cells, 0, folder)
         for number in range(options.launches):
             for timer in timers:
                 print(f"launch {number + 1} of {options.launches}: {timer}", file=sys.stderr, flush=True)
-                for cell, (us, why) in launch(context, timer, cells, number, folder).items():
+                for cell, (us, why) in launch(context, TIMERS[timer], cells, number, folder).items():
                     if us is None:
                         missing[f"{timer}, `{cell}`: {why}"] = None
                     else:
