@@ -431,6 +431,6 @@ def test_a_real_gpu_times_a_kernel(harness: Any, repository: Any) -> None:
     repository.write("kernels/scale.py", text.replace('Case(N=64, dtype="fp32")', 'Case(N=4194304, dtype="fp32", tags="headline")'))
     answer = harness("bench", "scale", "--launches", "2", "--format", "json")
     found = json.loads(answer.out)
-    assert (0, 0) == (answer.code, found["exit_code"]), answer.err
+    assert (0, 0) == (answer.code, found["exit_code"]), answer.out + answer.err
     assert all(len(row["launches"]) == 2 and 1 < row["latency_us"] < 1e4 for row in found["cells"])
     assert "no accepted baseline" in harness("bench", "scale").out

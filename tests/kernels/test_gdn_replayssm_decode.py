@@ -276,7 +276,7 @@ from harness.measure.data import Generator
 from kernels.gdn_replayssm_decode import KERNEL
 
 case = KERNEL.case("B=64,H=16,HV=32,K=128,V=128,L=8,phase=mixed,dtype=bf16")
-made = [KERNEL.make_inputs(case, Generator(0, "cuda", on_device=True)) for _ in range(3)]
+made = [KERNEL.make_inputs(case, Generator(0, "cuda")) for _ in range(3)]
 
 def step(inputs):
     KERNEL.variant("fused").call(**inputs)
