@@ -107,9 +107,18 @@ class Trial:
         """The errors of every result; of a tensor with slots, over the rows that the call may touch."""
         return {name: compare(self.touched(name, value), self.touched(name, self.reference[name])) for name, value in self.results.items()}
 
+    @cached_property
+    def touched_rows(self) -> dict[str, torch.Tensor | None]:
+        """`touched_rows` of every mutated tensor, looked up once: a GPU's host waits for each."""
+        kernel, rows = self.subject.kernel, dict[str, torch.Tensor | None]()
+        for name in self.mutated:
+            if (index := kernel.slots.get(name, "")) not in rows:
+                rows[index] = touched_rows(kernel, name, self.before)
+        return {name: rows[kernel.slots.get(name, "")] for name in self.mutated}
+
     def touched(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of a mutated tensor that the call may change: all, unless the kernel declares slots for it."""
-        rows = touched_rows(self.subject.kernel, name, self.before) if name in self.mutated else None
+        rows = self.touched_rows.get(name)
         return tensor if rows is None else tensor[rows]
 
 
@@ -235,7 +244,7 @@ def _mutated_input(trial: Trial) -> str | None:
 
 def _untouched_slots(trial: Trial) -> str | None:
     for name, tensor in trial.mutated.items():
-        rows = touched_rows(trial.subject.kernel, name, trial.before)
+        rows = trial.touched_rows[name]
         if rows is None or tensor.numel() == 0:
             continue
         changed = (bits(tensor) != bits(trial.before[name])).reshape(len(tensor), -1).any(dim=1)

@@ -83,7 +83,8 @@ class Generator:
 
     def _random(self, begin: int, end: int, draws: int = 1) -> torch.Tensor:
         """Integers of DRAWN_BITS bits (int32) for the places from `begin` to `end`, which must not cross a piece: (draws, end - begin)."""
-        keys = torch.tensor([self._keys(begin) for _ in range(draws)], dtype=torch.int32).to(self.device)
+        drawn = torch.tensor([self._keys(begin) for _ in range(draws)], dtype=torch.int32)
+        keys = drawn.to(self.device, non_blocking=True)  # pageable: copied before this returns, and the host waits for no step
         x = torch.arange(end - begin, dtype=torch.int32, device=self.device).mul_(_STEP) + keys[:, :1]
         x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_MIX[0]).bitwise_xor_(keys[:, 1:])
         x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(_MIX[1])

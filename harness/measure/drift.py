@@ -57,13 +57,13 @@ class _Between:
 
     def note(self, number: int, trial: Trial) -> None:
         """Note a step; a result that cannot be compared, missing or of another shape than the reference's say, is as wrong as can be."""
-        unlike = torch.tensor(math.nan, dtype=torch.float64, device=trial.subject.torch_device)
         for name in (*(trial.subject.variant.outputs or ()), *trial.mutated):
             value, expected = trial.results.get(name), trial.reference.get(name)
             if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor) and value.shape == expected.shape:
                 error = relative_l2(trial.touched(name, value), trial.touched(name, expected))
                 self._errors.append((number, name, limit_of(self._tolerance, name, value.dtype), error))
             elif value is not None or expected is not None:
+                unlike = torch.tensor(math.nan, dtype=torch.float64, device=trial.subject.torch_device)
                 self._errors.append((number, name, 0.0, unlike))
 
     def judge(self) -> Finding | None:
