@@ -210,14 +210,12 @@ def _resumed(workspace: Workspace, run: dict[str, Any]) -> Plan:
     from harness.plan.git import Git
     from harness.plan.matrix import Filters
     from harness.plan.plan import plan_tree
-    from harness.plan.trees import Tree
+    from harness.plan.trees import tree_of_record
 
-    def tree(of: dict[str, Any]) -> Tree:
-        return Tree(of["ref"], of["resolved"], of["commit"], of["tree"], of["code_digest"], of["dirty"])
-
+    git = Git(workspace.root)
     filters = {key: tuple(value) for key, value in run["options"]["filters"].items()}
-    against = tree(run["against"]) if run["against"] else None
-    plan = plan_tree(workspace, Git(workspace.root), tree(run), run["matrix"], Filters(**filters), run["options"]["launches"], against)
+    against = tree_of_record(git, run["against"]) if run["against"] else None
+    plan = plan_tree(workspace, git, tree_of_record(git, run), run["matrix"], Filters(**filters), run["options"]["launches"], against)
     check_resumable(run, plan, workspace.runs_dir / run["run_id"])
     return plan
 

@@ -78,6 +78,14 @@ class Git:
         except GitFailed:
             return None
 
+    def has(self, name: str) -> bool:
+        """Whether the repository has an object, by its id."""
+        try:
+            self.raw("cat-file", "-e", name)
+        except GitFailed:
+            return False
+        return True
+
     @property
     def shallow(self) -> bool:
         """Whether history is cut (a CI checkout of depth 1)."""

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from harness.authoring.workspace import Workspace, read_workspace
 from harness.errors import RefError, WorkspaceError
@@ -71,6 +72,29 @@ def tree_of_worktree(git: Git, ref: str = "worktree") -> Tree:
     digest = code_digest(git, tree)
     dirty = digest != code_digest(git, git.run("rev-parse", f"{head}^{{tree}}"))
     return Tree(ref, f"worktree on {head[:12]}" + (" (dirty)" if dirty else ""), head, tree, digest, dirty)
+
+
+def tree_of_record(git: Git, of: Mapping[str, Any]) -> Tree:
+    """The tree that a run was made of, as its run.json names it.
+
+    A worktree's tree is in no commit: git has it only where the run was made, and removes it in time. The commit's own tree does as well
+    where its code is the same.
+
+    Raises:
+        RefError: git has neither.
+    """
+    tree = Tree(of["ref"], of["resolved"], of["commit"], of["tree"], of["code_digest"], of["dirty"])
+    if git.has(tree.tree):
+        return tree
+    if tree.commit is not None and git.has(tree.commit):
+        committed = tree_of_commit(git, tree.commit, tree.ref, tree.resolved)
+        if committed.code_digest == tree.code_digest:
+            return committed
+    raise RefError(
+        f"the code of {tree.resolved}, git tree {tree.tree[:12]}",
+        "git has no such object here: the run was made in another clone, or git has removed what no commit holds since",
+        "go on with it in the clone where it was made, or submit anew",
+    )
 
 
 def code_digest(git: Git, tree: str) -> str:

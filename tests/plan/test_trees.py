@@ -1,10 +1,12 @@
+import dataclasses
+
 import pytest
 
 from harness.authoring.workspace import find_workspace
 from harness.errors import RefError, WorkspaceError
 from harness.plan.git import Git
 from harness.plan.refs import resolve
-from harness.plan.trees import checkout
+from harness.plan.trees import checkout, tree_of_record
 
 
 @pytest.fixture
@@ -99,6 +101,28 @@ def test_a_commit_before_the_workspace_is_an_error(repository, git):
     repository.commit("no table")
     with pytest.raises(WorkspaceError, match=r"no \[tool.harness\] table"):
         resolve(git, "HEAD")
+
+
+@pytest.fixture
+def clone(repository, tmp_path):
+    """A clone, which has what commits hold and no worktree's tree."""
+    repository.git("clone", "-q", ".", str(tmp_path / "clone"))
+    return Git(tmp_path / "clone")
+
+
+def test_a_run_of_a_worktree_with_more_files_goes_on_in_a_clone_with_its_commits_tree(repository, git, clone):
+    repository.write("notes.txt", "no code")
+    worktree = resolve(git, "worktree")
+    found = tree_of_record(clone, dataclasses.asdict(worktree))
+    assert resolve(git, "HEAD").tree == found.tree != worktree.tree == tree_of_record(git, dataclasses.asdict(worktree)).tree
+    assert (worktree.resolved, worktree.code_digest, False) == (found.resolved, found.code_digest, found.dirty)
+
+
+def test_the_code_of_a_run_that_no_commit_holds_is_not_replaced(repository, git, clone):
+    repository.write("kernels/scale.py", "# changed\n")
+    worktree = resolve(git, "worktree")
+    with pytest.raises(RefError, match=rf"(?s)git tree {worktree.tree[:12]}.*another clone.*submit anew"):
+        tree_of_record(clone, dataclasses.asdict(worktree))
 
 
 def test_a_workspace_may_lie_below_the_repositorys_root(repository):
