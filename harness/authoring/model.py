@@ -104,18 +104,24 @@ class Tolerance:
         reason: where the figure comes from.
         tensors: other limits by tensor name (`{"state": 1e-5}`), for tensors stored in another dtype.
         cosine: smallest cosine similarity, where it gates too.
+        element: how many times its tensor's limit one element may be off, over the largest of itself, the root mean square of its row
+            and that of all. Rounding keeps every element of a right result within a few limits; a value of another place, row or sign
+            is off by about 1. `math.inf` where single elements may be wrong.
     """
 
     rel_l2: float
     reason: str
     tensors: Mapping[str, float] = field(default_factory=dict)
     cosine: float | None = None
+    element: float = 32.0
 
     def __post_init__(self) -> None:
         if not self.reason.strip():
             raise DeclarationError("Tolerance: give the reason of the figure")
         if not self.rel_l2 >= 0:
             raise DeclarationError(f"Tolerance: rel_l2 is {self.rel_l2}, it must be 0 or more")
+        if not self.element >= 1:
+            raise DeclarationError(f"Tolerance: element is {self.element}, it must be 1 or more")
 
     def limit(self, tensor: str) -> float:
         """The relative L2 limit of one tensor."""

@@ -20,7 +20,7 @@ from harness.authoring.catalogue import as_known, loaded_workspace
 from harness.authoring.model import Inputs, Kernel, Tolerance
 from harness.measure.data import torch_dtype
 from harness.measure.guards import Breach, unwritten
-from harness.measure.numerics import Errors, any_finite, bit_equal, bits, compare
+from harness.measure.numerics import Errors, any_finite, bit_equal, bits, compare, farthest
 from harness.measure.subject import Subject
 from harness.records import Status
 
@@ -267,7 +267,26 @@ def _beyond_tolerance(trial: Trial) -> str | None:
         if not errors.within(limit, tolerance.cosine):
             cosine = "" if tolerance.cosine is None else f", cosine {errors.cosine:.8g} (at least {tolerance.cosine:.8g})"
             return f"{name}: relative L2 {errors.rel_l2:.3g} (at most {limit:.3g}){cosine}; worst at {errors.at_worst()}"
+        if found := _one_element_off(trial, name, errors, limit):
+            return found
     return None
+
+
+def _one_element_off(trial: Trial, name: str, errors: Errors, limit: float) -> str | None:
+    """Whether a single element is wrong among so many right ones that their norm hides it: a column not written, a sign."""
+    value = trial.results[name]
+    if not value.dtype.is_floating_point or limit == 0 or errors.rms == 0:
+        return None
+    most = trial.subject.kernel.tolerance_of(trial.subject.case).element * limit
+    if errors.max_abs <= most * errors.rms:
+        return None
+    found = farthest(trial.touched(name, value), trial.touched(name, trial.reference[name]), errors.rms)
+    if found.share <= most:
+        return None
+    return (
+        f"{name}: one element is off by {found.share:.3g} of its size, the largest of itself, its row's RMS and that of all "
+        f"(at most {most:.3g}): {found}; relative L2 {errors.rel_l2:.3g} (at most {limit:.3g})"
+    )
 
 
 def _accepts_nothing_done(trial: Trial) -> str | None:

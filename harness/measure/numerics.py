@@ -29,6 +29,7 @@ class Errors:
             it; for integers the difference itself.
         cosine: cosine of the angle between the two; 1 where both are zero, 0 where one is.
         norm_ratio: ||actual|| / ||reference||; 1 where both are zero, infinite where only the reference is.
+        rms: root mean square of the reference, elements that are not finite counting as zero.
         mismatches: elements where one is NaN or infinite and the other is not the same.
         worst_index: a mismatch, else the largest absolute difference; None for an empty tensor.
         worst_actual: the actual value there, an int for integers.
@@ -40,6 +41,7 @@ class Errors:
     max_ulp: float
     cosine: float
     norm_ratio: float
+    rms: float
     mismatches: int
     worst_index: tuple[int, ...] | None
     worst_actual: int | float | None
@@ -53,7 +55,29 @@ class Errors:
 
     def at_worst(self) -> str:
         """The worst element in words: `[3, 17]: got 0.5, expected 0.25`."""
-        return f"{list(self.worst_index or ())}: got {_shown(self.worst_actual)}, expected {_shown(self.worst_reference)}"
+        return _at(self.worst_index or (), self.worst_actual, self.worst_reference)
+
+
+@dataclass(frozen=True)
+class Farthest:
+    """The element that is farthest off for its size.
+
+    Args:
+        share: its absolute difference over the largest of its reference, the root mean square of the reference's row (along the last
+            axis; of a row of over PIECE elements, of its piece), and that of the whole reference.
+    """
+
+    share: float
+    index: tuple[int, ...]
+    actual: float
+    reference: float
+
+    def __str__(self) -> str:
+        return _at(self.index, self.actual, self.reference)
+
+
+def _at(index: tuple[int, ...], actual: int | float | None, reference: int | float | None) -> str:
+    return f"{list(index)}: got {_shown(actual)}, expected {_shown(reference)}"
 
 
 def _shown(value: int | float | None) -> str:
@@ -84,7 +108,7 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
         if largest > worst:
             worst, worst_at = largest, begin + int(at)
     if worst_at is None:
-        return Errors(0.0, 0.0, 0.0, 1.0, 1.0, 0, None, None, None)
+        return Errors(0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0, None, None, None)
     difference, own, expected = (math.sqrt(total) for total in squares[:3])
     place = tuple(int(i) for i in np.unravel_index(worst_at, actual.shape))
     infinite = mismatches > 0
@@ -94,11 +118,37 @@ def compare(actual: torch.Tensor, reference: torch.Tensor) -> Errors:
         max_ulp=math.inf if infinite else max_ulp,
         cosine=math.nan if infinite else _cosine(squares[3], own, expected),
         norm_ratio=math.inf if infinite else own / expected if expected > 0 else math.inf if own > 0 else 1.0,
+        rms=expected / math.sqrt(actual.numel()),
         mismatches=mismatches,
         worst_index=place,
         worst_actual=flat_actual[worst_at].item(),
         worst_reference=flat_reference[worst_at].item(),
     )
+
+
+def farthest(actual: torch.Tensor, reference: torch.Tensor, rms: float) -> Farthest:
+    """The element that is farthest off for its size, of two tensors of one shape that are not empty.
+
+    Pairs of which one is not finite count as equal.
+
+    Args:
+        rms: that of the whole reference, as `compare` gives it; above 0.
+    """
+    flat_actual, flat_reference = actual.reshape(-1), reference.reshape(-1)
+    width = actual.shape[-1] if actual.dim() else 1
+    step = PIECE // width * width if width <= PIECE else PIECE
+    share, at = -1.0, 0
+    for begin in range(0, flat_actual.numel(), step):
+        a, r = flat_actual[begin : begin + step].double(), flat_reference[begin : begin + step].double()
+        finite = a.isfinite() & r.isfinite()
+        a, r = torch.where(finite, a, 0.0), torch.where(finite, r, 0.0)
+        rows = r.view(-1, min(width, len(r)))
+        size = torch.maximum(rows.abs(), rows.square().mean(dim=1, keepdim=True).sqrt()).clamp_min(rms)
+        largest, place = ((a - r).abs() / size.view(-1)).max(dim=0)
+        if float(largest) > share:
+            share, at = float(largest), begin + int(place)
+    index = tuple(int(i) for i in np.unravel_index(at, actual.shape))
+    return Farthest(share, index, float(flat_actual[at]), float(flat_reference[at]))
 
 
 def relative_l2(actual: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

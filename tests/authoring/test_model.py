@@ -110,6 +110,8 @@ def test_an_inconsistent_kernel_is_refused(change, message):
         (lambda: Case(M=True, dtype="fp32"), "0/1 for flags"),
         (lambda: Tolerance(1e-6, " "), "give the reason"),
         (lambda: Tolerance(float("nan"), "reason"), "must be 0 or more"),
+        (lambda: Tolerance(1e-6, "reason", element=0.5), "element is 0.5, it must be 1 or more"),
+        (lambda: Tolerance(1e-6, "reason", element=float("nan")), "it must be 1 or more"),
     ],
 )
 def test_an_inconsistent_part_is_refused(make, message):

@@ -337,6 +337,31 @@ class TestTolerance:
         assert (readings[0].reason or "").startswith("beyond_tolerance: y: relative L2 0.0011 (at most 0.001); worst at [")
         assert readings[0].value == pytest.approx(11e-4, rel=1e-3)
 
+    def test_of_a_norm_hides_no_element_unless_the_kernel_lets_it(self) -> None:
+        def sign(x: torch.Tensor) -> torch.Tensor:
+            y = 2 * x
+            y[1, torch.argmax(y[1].abs())] *= -1
+            return y
+
+        def off(x: torch.Tensor) -> torch.Tensor:
+            y = 2 * x
+            y[1, 0] += 30e-3 * 2  # of values up to 2, whose root mean square is 1.15
+            return y
+
+        wide: dict[str, Any] = {"case": Case(M=4, N=60000, dtype="fp32", tags="smoke")}
+        near, free = Tolerance(1e-2, "a test"), Tolerance(1e-2, "a test", element=float("inf"))
+        readings = check(sign, tolerance={"fp32": near}, **wide)
+        assert (readings[0].reason or "").startswith("beyond_tolerance: y: one element is off by 2 of its size, ")
+        assert "(at most 0.32): [1, " in (readings[0].reason or "")
+        assert outcome(check(sign, tolerance={"fp32": free}, **wide)) == "ok"
+        assert outcome(check(off, tolerance={"fp32": near}, **wide)) == "ok"
+        assert outcome(check(off, tolerance={"fp32": Tolerance(1e-2, "a test", element=2)}, **wide)) == "beyond_tolerance"
+
+    def test_of_no_element_is_asked_of_a_result_that_must_be_exact_or_is_zero(self) -> None:
+        assert outcome(check(lambda x: 2 * x, tolerance={"fp32": Tolerance(0.0, "exact", element=float("inf"))})) == "ok"
+        nothing: dict[str, Any] = {"reference": lambda x: {"y": 0 * x.double()}, "tolerance": {"fp32": Tolerance(1e-3, "a test")}}
+        assert outcome(check(lambda x: 0 * x + 1e-5, **nothing)) == "ok"
+
     def test_asks_for_the_cosine_where_it_gates(self) -> None:
         def turned(x: torch.Tensor) -> torch.Tensor:
             return 2 * x + 0.02 * x.flip(1)

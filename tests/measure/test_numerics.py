@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.measure import numerics
-from harness.measure.numerics import any_finite, bit_equal, compare, ulp_distance
+from harness.measure.numerics import any_finite, bit_equal, compare, farthest, ulp_distance
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NAN, INF = math.nan, math.inf
@@ -158,6 +158,49 @@ class TestAnyFinite:
 
     def test_of_an_empty_tensor_is_false(self) -> None:
         assert not any_finite(torch.empty(0, 3))
+
+
+class TestFarthest:
+    """Of the element that is farthest off for its size."""
+
+    @staticmethod
+    def of(actual: torch.Tensor, reference: torch.Tensor) -> numerics.Farthest:
+        return farthest(actual, reference, compare(actual, reference).rms)
+
+    ROWS = torch.tensor([[3.0, 3.0, 3.0, 3.0], [-100.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    RMS = math.sqrt((36 + 10000 + 4) / 12)
+
+    @pytest.mark.parametrize("piece", [4, 5, 8, 1 << 24])
+    @pytest.mark.parametrize(
+        ("at", "size"),
+        [((1, 0), 100.0), ((1, 1), 50.0), ((2, 3), RMS), ((0, 0), RMS)],
+        ids=["itself", "its row", "all", "all, in the first row"],
+    )
+    def test_size_is_the_largest_of_itself_its_row_and_all(
+        self, monkeypatch: pytest.MonkeyPatch, piece: int, at: tuple[int, int], size: float
+    ) -> None:
+        monkeypatch.setattr(numerics, "PIECE", piece)
+        actual = self.ROWS.clone()
+        actual[at] += 10.0
+        found = self.of(actual, self.ROWS)
+        assert (at, float(actual[at]), float(self.ROWS[at])) == (found.index, found.actual, found.reference)
+        assert found.share == pytest.approx(10.0 / size)
+
+    @pytest.mark.parametrize("piece", [1, 2, 3])
+    def test_of_a_row_longer_than_a_piece_is_found(self, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+        monkeypatch.setattr(numerics, "PIECE", piece)
+        actual = self.ROWS.clone()
+        actual[2, 3] += 10.0
+        assert ((2, 3), pytest.approx(10.0 / self.RMS)) == ((found := self.of(actual, self.ROWS)).index, found.share)
+
+    def test_leaves_out_what_is_not_finite(self) -> None:
+        found = self.of(tensor(INF, NAN, 1.0, 2.0), tensor(INF, NAN, 1.0, 1.0))
+        assert ((3,), 1.0) == (found.index, found.share)
+        assert "[3]: got 2, expected 1" == str(found)
+
+    def test_of_one_number_is_that(self) -> None:
+        found = self.of(torch.tensor(1.5), torch.tensor(1.0))
+        assert ((), 0.5) == (found.index, found.share)
 
 
 class TestWithin:
