@@ -130,10 +130,11 @@ def test_cast_order_changes_nothing_in_fp32(fused: Fused) -> None:
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5])
-def test_eps_is_inside_the_root(fused: Fused, eps: float) -> None:
-    x = torch.full((1, 4), 1e-3)
-    y, _ = fused(x, torch.ones(4), eps=eps)
-    assert [1e-3 / (1e-6 + eps) ** 0.5] * 4 == pytest.approx(y[0].tolist(), rel=1e-6)
+@pytest.mark.parametrize("columns", [4, 20000], ids=["a row in registers", "a row read twice"])
+def test_eps_is_inside_the_root(module: ModuleType, fused: Fused, columns: int, eps: float) -> None:
+    assert 4 < module.ROW_LIMIT < 20000
+    y, _ = fused(torch.full((1, columns), 1e-3), torch.ones(columns), eps=eps)
+    assert [1e-3 / (1e-6 + eps) ** 0.5] * columns == pytest.approx(y[0].tolist(), rel=1e-6)
 
 
 def test_row_of_zeros_gives_zeros(fused: Fused) -> None:
