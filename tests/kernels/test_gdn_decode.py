@@ -89,9 +89,15 @@ def naive_recurrence(tokens: list[dict[str, Any]], H: int, state: torch.Tensor) 
     return out, S
 
 
-@pytest.mark.parametrize(("heads", "values"), [((1, 2), 16), ((2, 6), 12)], ids=["two value heads a key head", "three, ragged"])
-def test_steps_equal_the_naive_recurrence_over_all_tokens(kernel: Kernel, call: Call, heads: tuple[int, int], values: int) -> None:
-    one = case(H=heads[0], HV=heads[1], V=values, B=2)
+@pytest.mark.parametrize(
+    ("heads", "keys", "values"),
+    [((1, 2), 16, 16), ((2, 6), 16, 12), ((1, 2), 24, 16)],
+    ids=["two value heads a key head", "three, ragged values", "ragged keys"],
+)
+def test_steps_equal_the_naive_recurrence_over_all_tokens(
+    kernel: Kernel, call: Call, heads: tuple[int, int], keys: int, values: int
+) -> None:
+    one = case(H=heads[0], HV=heads[1], K=keys, V=values, B=2)
     generator, steps = Generator(4), 8
     inputs = kernel.make_inputs(one, generator)
     tokens = [inputs, *({**inputs, **drift_of(kernel).step_inputs(one, generator)} for _ in range(steps - 1))]
