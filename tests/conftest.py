@@ -117,7 +117,7 @@ def repository(tmp_path: Path) -> Repository:
     """A committed workspace with one kernel and the engine's own jobs."""
     found = Repository(tmp_path / "repository")
     found.write("pyproject.toml", "[tool.harness]\n")
-    found.write(".gitignore", ".harness/\n__pycache__/\n")
+    found.write(".gitignore", "__pycache__/\n")
     found.write("kernels/scale.py", KERNEL)
     found.git("init", "-q")
     found.commit("start")

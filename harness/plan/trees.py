@@ -139,6 +139,8 @@ def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
     """
     target = workspace.state_dir / "trees" / tree.code_digest[:20]
     target.parent.mkdir(parents=True, exist_ok=True)
+    if not (ignored := workspace.state_dir / ".gitignore").exists():
+        ignored.write_text("*\n")  # git keeps none of it, whatever the workspace's own .gitignore says
     if target.is_dir() and differences(listing(git, tree), target):
         with tempfile.TemporaryDirectory(prefix=".changed-", dir=target.parent) as aside:
             target.rename(Path(aside) / "tree")

@@ -73,6 +73,14 @@ def test_what_is_written_is_the_commits_code_and_not_the_worktrees(repository, g
     assert (code.root / "kernels/scale.py").read_text() == committed
 
 
+def test_git_ignores_what_is_written(repository, git):
+    before = resolve(git, "worktree").tree
+    checkout(git, resolve(git, "HEAD"), find_workspace(repository.root))
+    (repository.root / ".harness/runs").mkdir()
+    (repository.root / ".harness/runs/a").write_text("a run")
+    assert ("", before) == (repository.git("status", "--porcelain"), resolve(git, "worktree").tree)
+
+
 def test_the_same_code_is_written_once(repository, git):
     workspace = find_workspace(repository.root)
     first = checkout(git, resolve(git, "HEAD"), workspace)
