@@ -127,7 +127,7 @@ def test_cancelling_while_a_launch_runs_kills_it(repository, submit, tmp_path):
     stopped = []
 
     def stop(event):
-        while not note.exists():
+        while not (note.exists() and note.read_text()):
             time.sleep(0.05)
         stopped.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
