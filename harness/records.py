@@ -61,6 +61,11 @@ class Status(StrEnum):
         return self in (Status.INVALID, Status.INFRA, Status.QUEUE_TIMEOUT, Status.REFUSED, Status.LOST)
 
     @property
+    def speaks(self) -> bool:
+        """It says something of the code under test."""
+        return not self.resumable and not self.undecided
+
+    @property
     def resumable(self) -> bool:
         """`--resume` runs the cell again."""
         return self in (Status.INFRA, Status.NO_CAPACITY, Status.QUEUE_TIMEOUT, Status.CANCELLED, Status.LOST)

@@ -32,6 +32,7 @@ from harness.plan.jobs import make_jobs
 from harness.plan.matrix import Filters, is_named
 from harness.plan.plan import Plan, limits_of, plan_tree, selection
 from harness.plan.refs import ancestors, merge_base, resolve, split_range
+from harness.plan.requirements import same_requirements
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
 from harness.store.files import read_parquet
@@ -56,6 +57,16 @@ class Named:
     """The code of the results, where that is an ancestor's."""
 
     @property
+    def is_code(self) -> bool:
+        """Whether it is a ref of git, whose results are all those of its code, and no run or file."""
+        return self.tree is not None and not self.ref.startswith("run:")
+
+    @property
+    def was_run(self) -> bool:
+        """Whether a stored run is of it, and not only baselines or another's base arm."""
+        return bool(self.found and self.found.runs)
+
+    @property
     def measured_digest(self) -> str:
         """Digest of the code that the results ran."""
         return self.measured.code_digest if self.measured else self.code_digest
@@ -63,13 +74,16 @@ class Named:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is compared, of base's results, and what is expected of each side; `same_code` as in `Side`."""
+    """What is compared, of either side's results, and what is expected of each; the last four as in `Side`."""
 
     base_records: list[Record]
+    head_records: list[Record]
     base_expected: list[Expected]
     head_expected: list[Expected]
     same_code: frozenset[tuple[Cell, str]]
+    removed: frozenset[tuple[Cell, str]]
     changed: frozenset[str] | None
+    equal: bool
 
 
 @dataclass(frozen=True)
@@ -116,12 +130,14 @@ class Assembler:
 
         Raises:
             RefError: a ref does not resolve.
-            UnknownNameError: head has no kernel that a glob matches.
-            Undecided: no merge base; or both sides are the same records.
+            UnknownNameError: neither side has a kernel that a glob matches.
+            Undecided: no merge base; both sides are one commit, or the same records.
         """
         base_ref, head_ref = split_range(text)
         head = self._named(head_ref)
         base, distance = self._base(base_ref, head, exact=exact)
+        if base.is_code and head.is_code and base.code_digest == head.code_digest:
+            return self._of_one_code(text, base, head, matrix)
         if base.found and head.found and base.found.sources == head.found.sources and base.code_digest == head.code_digest:
             raise Undecided(
                 f"to compare {text}",
@@ -130,16 +146,14 @@ class Assembler:
             )
         planned = self._expected(head, matrix or "all")
         if self.kernels:
-            planned = self._of_kernels(head, planned)
-        head_records = list(head.found.records) if head.found else []
-        if matrix is not None and planned is not None:
-            planned, head_records = self._narrowed(head, planned, head_records, matrix)
-        if planned is None:
-            base_records = list(base.found.records) if base.found else []
-            scope = None
-        else:
-            scope = self._in_scope(text, base, head, planned, narrow=matrix is not None)
-            base_records, head_records = self._with_pairs(self._pairs(base, head), scope.base_records, head_records, planned)
+            planned = self._of_kernels(base, head, planned)
+        base_records, head_records = (list(side.found.records) if side.found else [] for side in (base, head))
+        scope = None
+        if planned is not None:
+            if matrix is not None:
+                planned, head_records = self._narrowed(head, planned, head_records, matrix)
+            scope = self._in_scope(text, base, head, planned, head_records, matrix=matrix)
+            base_records, head_records = self._with_pairs(self._pairs(base, head), scope.base_records, scope.head_records, planned)
             base_records, head_records = self._compile_static(base, head, base_records, head_records, scope, matrix or "all")
         return Sides(
             Side(
@@ -159,11 +173,42 @@ class Assembler:
                 records=tuple(head_records),
                 expected=None if scope is None else tuple(scope.head_expected),
                 same_code=frozenset() if scope is None else scope.same_code,
+                removed=frozenset() if scope is None else scope.removed,
                 changed=None if scope is None else scope.changed,
+                equal=scope is not None and scope.equal,
             ),
             tuple(self.notes),
-            head_was_run=head.tree is None or bool(head.found and head.found.runs),
+            head_was_run=head.tree is None or head.was_run,
         )
+
+    def _of_one_code(self, text: str, base: Named, head: Named, matrix: str | None) -> Sides:
+        """The sides of two commits of equal code: what is known of it is known of both, and there is nothing to compare.
+
+        Raises:
+            Undecided: they are one commit, or declare other requirements.
+        """
+        assert base.tree is not None
+        assert head.tree is not None
+        if base.commit == head.commit and base.tree.tree == head.tree.tree:
+            raise Undecided(
+                f"to compare {text}",
+                f"both are one commit ({base.ref} is {base.resolved}, {head.ref} is {head.resolved})",
+                "commit the change on a branch and name that, or compare two runs of this commit: run:ID..run:ID",
+            )
+        if not same_requirements(self.git, base.tree.tree, head.tree.tree):
+            raise Undecided(
+                f"to compare {text}",
+                "the code is equal, and the declared requirements are not: results are looked up by code, so both sides have the same",
+                f"harness submit --ref {head.ref} with what it declares, and compare that run: harness diff {base.ref}..run:last",
+            )
+        records = [r for r in (head.found.records if head.found else ()) if Status(r.status).speaks and not r.simulated]
+        if matrix is not None:
+            asked = self._asked_by(head.tree, matrix)
+            records = [r for r in records if asked is None or (r.kind, r.cell) in asked]
+        of_base = Side(ref=base.ref, commit=base.commit, code_digest=base.code_digest, records=tuple(records), expected=())
+        same = frozenset((r.cell, r.kind) for r in records)
+        of_head = replace(of_base, ref=head.ref, commit=head.commit, records=(), same_code=same, changed=frozenset(), equal=True)
+        return Sides(of_base, of_head, tuple(self.notes), head_was_run=True)
 
     def _named(self, ref: str, *, find: bool = True) -> Named:
         """What a ref stands for; where `find` is false, without the results of a ref of git, which take long to put together."""
@@ -195,12 +240,6 @@ class Assembler:
             )
         if named.tree.dirty:  # no commit has this code: it is compared as it is
             return self._of_tree(ref, named.tree, self.results.of(named.code_digest, dirty=True, prefer_good=True)), 0
-        if named.commit == head.commit and head.found is None and not head.dirty:
-            raise Undecided(
-                f"to compare {ref}..{head.ref}",
-                f"both are one commit ({ref} is {named.resolved}, {head.ref} is {head.resolved}), of which there are no results",
-                f"commit the change on a branch and name that, or give this commit results of its own: harness submit --ref {head.ref}",
-            )
         commit = named.commit if exact else merge_base(self.git, named.commit, head.commit)
         # a run is never its own baseline
         exclude = head.found.sources if head.found and head.ref.startswith("run:") else frozenset()
@@ -252,7 +291,7 @@ class Assembler:
             merged = {(e["kind"], e["cell"]): e["limit"] for run in reversed(runs) for e in run["expected"]}
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
         if head.tree is not None and self.compile:
-            what = "what is known of it otherwise, and what can be compiled here, is" if head.found else "only what can be compiled here is"
+            what = "what is known of it otherwise, and what can be compiled here, is" if head.found else "what can be compiled here is"
             self.notes.append(f"head {head.resolved} was never run: {what} compared (harness submit --ref {head.ref})")
             same = [i for i in self.results.store.list() if i.code_digest == head.code_digest and i.dirty and not head.dirty]
             self.notes += [f"run {i.run_id} had this code in a dirty worktree, and stands for no commit" for i in same]
@@ -264,69 +303,103 @@ class Assembler:
 
     def _narrowed(self, head: Named, planned: list[Expected], records: list[Record], matrix: str) -> tuple[list[Expected], list[Record]]:
         """What the matrix asks of what head's runs planned, and their records of it; runs of other matrices may hold more."""
-        runs = head.found.runs if head.found else ()
-        if head.tree is None or all(run["matrix"] == matrix for run in runs):
+        if head.tree is None:
             return planned, records
+        runs = head.found.runs if head.found else ()
+        asked = {(e.kind, e.cell) for e in planned}
+        if not all(run["matrix"] == matrix for run in runs):
+            of_matrix = self._asked_by(head.tree, matrix)
+            if of_matrix is None:
+                return planned, records
+            asked &= of_matrix
+        if outside := len(planned) - len(asked):
+            self.notes.append(f"{outside} cells of head's runs are outside of the matrix {matrix} and not compared")
+        return [e for e in planned if (e.kind, e.cell) in asked], [r for r in records if (r.kind, r.cell) in asked]
+
+    def _asked_by(self, tree: Tree, matrix: str) -> set[Key] | None:
+        """What a matrix asks of some code; None, and a note, where no plan can be made here."""
         if importlib.util.find_spec("triton") is None:
             self.notes.append(f"not narrowed to the matrix {matrix}: that takes the extra `kernels`, to know the cases' tags")
-            return planned, records
-        asked = {(e.kind, e.cell) for e in plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected}
-        kept = [e for e in planned if (e.kind, e.cell) in asked]
-        if outside := len(planned) - len(kept):
-            self.notes.append(f"{outside} cells of head's runs are outside of the matrix {matrix} and not compared")
-        return kept, [r for r in records if (r.kind, r.cell) in asked]
+            return None
+        return {(e.kind, e.cell) for e in plan_tree(self.workspace, self.git, tree, matrix, Filters()).expected}
 
-    def _of_kernels(self, head: Named, planned: list[Expected] | None) -> list[Expected] | None:
-        """What is planned of the kernels that are compared.
+    def _of_kernels(self, base: Named, head: Named, planned: list[Expected] | None) -> list[Expected] | None:
+        """What is planned of the kernels that are compared, those that head removed among them.
 
         Raises:
-            UnknownNameError: a glob matches no kernel of head.
+            UnknownNameError: a glob matches no kernel of either side.
         """
-        runs = head.found.runs if head.found else ()
-        known = {kernel for run in runs for kernel in run["declared"]} or {e.cell.kernel for e in planned or ()}
-        known = known or {r.kernel for r in (head.found.records if head.found else ())}
+        known = {e.cell.kernel for e in planned or ()}
+        for found in (base.found, head.found):
+            known |= {kernel for run in (found.runs if found else ()) for kernel in run["declared"]}
+            known |= {r.kernel for r in (found.records if found else ())}
         for pattern in self.kernels:
             if not any(is_named(name, (pattern,)) for name in known):
                 raise UnknownNameError.of("kernel", pattern, known)
         self.notes.append(f"compared alone: {' '.join(f'--kernel {pattern}' for pattern in self.kernels)}")
         return None if planned is None else [e for e in planned if is_named(e.cell.kernel, self.kernels)]
 
-    def _in_scope(self, text: str, base: Named, head: Named, expected: Sequence[Expected], *, narrow: bool) -> Scope:
-        """What is compared of base's records, and expected of either side.
+    def _in_scope(
+        self, text: str, base: Named, head: Named, expected: Sequence[Expected], answers: Sequence[Record], *, matrix: str | None
+    ) -> Scope:
+        """What is compared of either side's records, and expected of it.
 
         A cell that base has and head's code declares is expected of head too, under every kind on a device that head reached, though its
         plan left it out: changed code that was not run is no pass. Where nothing changed that the cell's result depends on,
-        base's result stands for both.
+        base's result stands for both, and for all that a head that was never run lacks likewise.
 
         Args:
             text: the range.
-            narrow: the user named the matrix to compare: what head's plan leaves out is only counted.
+            expected: what head's plan asks for.
+            answers: head's records.
+            matrix: the one that the user named to be compared alone: what head's plan leaves out is only counted.
         """
         records = base.found.records if base.found else ()
-        answers = head.found.records if head.found else ()
-        asked = {(e.kind, e.cell) for e in expected}
+        planned = {(e.kind, e.cell) for e in expected}
+        known = {(r.kind, r.cell) for r in records if Status(r.status).speaks and not r.simulated}
         in_head = self._declares(head)
         left_out: set[Key] = set()
-        if not narrow and base.measured_digest != head.code_digest:
-            left_out = {(r.kind, r.cell) for r in _within_reach(records, answers) if in_head(r.cell)} - asked
+        if matrix is None and base.measured_digest != head.code_digest:
+            left_out = {(r.kind, r.cell) for r in _within_reach(records, answers) if in_head(r.cell)} - planned
+        open_yet = set() if head.was_run else planned & known - {(r.kind, r.cell) for r in answers}
+        asked = planned | left_out
+        gone = {(r.kind, r.cell) for r in records if not in_head(r.cell)} - asked
+        if gone and matrix is not None and base.tree is not None:
+            of_matrix = self._asked_by(base.measured or base.tree, matrix)
+            gone = gone if of_matrix is None else gone & of_matrix
+        kept = [r for r in records if (r.kind, r.cell) in asked | gone]
         with ThreadPoolExecutor(1) as beside:  # either takes seconds, in a process of its own
             declared = beside.submit(self._declares, base)
-            changes = self._change(base, head) if left_out else None
+            changes = self._change(base, head) if left_out or open_yet or gone else None
             in_base = declared.result()
-        equal = {(kind, cell) for kind, cell in left_out if changes and not changes.affects(Expected(cell, kind))}
-        same = equal & _of_one_stack(records, answers)
-        wide = [*expected, *(Expected(cell, kind) for kind, cell in sorted(left_out - same))]
-        if left_out and head.found and head.found.runs:
+        equal = {(kind, cell) for kind, cell in left_out | open_yet if changes and not changes.affects(Expected(cell, kind))}
+        compiled = {key for key in known if key[0] == STATIC}  # of either side they would be compiled by one stack here
+        same = equal & (_of_one_stack(records, answers) | compiled if head.was_run else known)
+        wide = [*expected, *(Expected(cell, kind) for kind, cell in sorted(left_out))]
+        wide = [e for e in wide if (e.kind, e.cell) not in same]
+        if head.found and head.found.runs and left_out:
             why = "since what they depend on changed" if changes else "whether head changes them or not"
             self._note_left_out(text, head.found.runs, same, equal - same, left_out - equal, why)
-        asked |= left_out
-        kept = [r for r in records if (r.kind, r.cell) in asked or not in_head(r.cell)]
-        if outside := {(r.kind, r.cell) for r in records} - {(r.kind, r.cell) for r in kept}:
-            self.notes.append(f"{_counted(outside)} of base are outside of head's plan and not compared")
-        gone = {(r.kind, r.cell) for r in kept} - asked
+        elif same:
+            self.notes.append(f"{_counted(same)} of base stand for head too: nothing that they depend on changed")
+        self._note_outside("base", records, kept, "are outside of head's plan")
+        ours = [r for r in answers if (r.kind, r.cell) in asked or not in_base(r.cell)]
+        self._note_outside("head", answers, ours, "are outside of its runs' plan, of which base has no results,")
         of_base = [Expected(e.cell, e.kind) for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
-        of_base = self._with_limits(base, of_base)
-        return Scope(kept, of_base, wide, frozenset((cell, kind) for kind, cell in same), changes.kernels if changes else None)
+        return Scope(
+            kept,
+            ours,
+            self._with_limits(base, of_base),
+            wide,
+            same_code=frozenset((cell, kind) for kind, cell in same),
+            removed=frozenset((cell, kind) for kind, cell in gone),
+            changed=changes.kernels if changes else None,
+            equal=changes is not None and not changes.kinds and not any(is_named(name, self.kernels) for name in changes.kernels),
+        )
+
+    def _note_outside(self, side: str, records: Iterable[Record], kept: Iterable[Record], why: str) -> None:
+        if outside := {(r.kind, r.cell) for r in records} - {(r.kind, r.cell) for r in kept}:
+            self.notes.append(f"{_counted(outside)} of {side} {why} and not compared")
 
     def _change(self, base: Named, head: Named) -> Change | None:
         """What differs between the code of base's results and head's; None where that cannot be told here."""
@@ -489,7 +562,7 @@ def _stacks(records: Sequence[Record]) -> dict[Cell, tuple[Any, Any]]:
     return {
         r.cell: (r.environment.get("triton"), r.environment.get("compiler"))
         for r in records
-        if r.kind == STATIC and not Status(r.status).resumable and not Status(r.status).undecided
+        if r.kind == STATIC and Status(r.status).speaks
     }
 
 

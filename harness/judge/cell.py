@@ -41,7 +41,7 @@ class Sides:
         cell, kind = key
         in_base = key in self.base_limits or key in self.base_index
         in_head = key in self.head_limits or key in self.head_index or key in self.head.same_code or self.head.expected is None
-        others = in_head or (cell.device, kind) in self._head_plans
+        others = in_head or (cell.device, kind) in self._head_plans or key in self.head.removed
         return Known(in_base, in_base, self.base_index.get(key)), Known(in_head, others, self.head_index.get(key))
 
 
@@ -102,10 +102,12 @@ class CellJudge:
         return self._finding(key, name, judgement, before, after, ratio, choices(base, head) if is_time else ())
 
     def _same_code(self, key: Key, base: Known, head: Known) -> Judgement | None:
-        """Base's good result of a cell that head left out is one of head's code too; a bad one excuses nothing."""
-        if key in self.sides.head.same_code and head.status is None and base.status in (Status.OK, Status.SKIPPED):
-            return Judgement(Verdict.UNCHANGED, Reason.SAME_CODE)
-        return None
+        """Base's result of a cell that head left out is one of head's code too; a bad one excuses nothing."""
+        if key not in self.sides.head.same_code or head.status is not None or base.status is None:
+            return None
+        if base.status.failed:
+            return judge_presence(key[1], base, base)
+        return Judgement(Verdict.UNCHANGED, Reason.SAME_CODE) if base.status in (Status.OK, Status.SKIPPED) else None
 
     @staticmethod
     def _only_interpreted(key: Key, head: Measured | None) -> bool:

@@ -20,7 +20,7 @@ class Known:
 
     Args:
         planned: its plan asks for it, or it has a record all the same.
-        plans_others: its plan asks this kind of other cells on the same device, or of this one.
+        plans_others: its plan asks this kind of other cells on the same device, or of this one; or its code is known not to have it.
     """
 
     planned: bool

@@ -73,13 +73,17 @@ def unproved(findings: Sequence[Finding], head: Side) -> tuple[str, ...]:
     return tuple(sorted(asked & changed - right))
 
 
-def conclude(findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
+def conclude(
+    findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = (), *, equal: bool = False
+) -> tuple[int, tuple[str, ...]]:
     """The exit code, and why, a line each.
 
-    New cells that are right pass where all else that base has is known to be the same code: a kernel that was added has no base.
+    New cells that are right pass where all else that base has is known to be the same code: a kernel that was added has no base. So does
+    a change of nothing that a result depends on, such as one of the documentation alone, or of a kernel that was removed.
 
     Args:
         wanting: kernels of which nothing says that they are right, see `unproved`.
+        equal: as in `Side`.
     """
     failing = [f for f in findings if f.exit_code == 1]
     fails = [f"fails: {_tally(failing)}"] if failing else []
@@ -91,16 +95,29 @@ def conclude(findings: Sequence[Finding], policy: Policy, wanting: Sequence[str]
     n = sum(map(compared, findings))
     same = sum(f.reason is Reason.SAME_CODE for f in findings)
     new = sum(is_new_and_right(f.verdict, f.reason, f.kind) for f in findings)
-    if not n and not (new and same):
+    if not n and not (new and same) and not equal:
         undecided.append("undecided: nothing was compared")
-    informs = [f"not run: {same} cells that head's plan leaves out and whose code is equal on both sides"] if same else []
+    informs = [f"not compared: {same} cells whose code is equal on both sides"] if same else []
     if unjudged := sum(f.reason in INFORMS_UNLESS_NAMED for f in findings):
         informs.append(f"not judged: {unjudged} stored times; `harness submit --against BASE` measures both sides in one lease")
     if absent := sum(f.verdict is Verdict.MISSING and not f.exit_code for f in findings):
         informs.append(f"not measured: {absent} cells on devices that head's run did not reach")
-    good = f"{_results(n)} compared, none fails" if n else f"{_results(new, 'new ')} right, all else is the code of base"
+    if n:
+        good = f"{_results(n)} compared, none fails"
+    elif new:
+        good = f"{_results(new, 'new ')} right, all else is the code of base"
+    else:
+        good = "nothing that a result depends on differs between the sides, so there is nothing to compare"
     passes = [] if fails or undecided else [f"passes: {good}"]
-    return 1 if fails else 3 if undecided else 0, (*fails, *undecided, *passes, *informs)
+    return 1 if fails else 3 if undecided else 0, (*fails, *undecided, *passes, *_removed(findings), *informs)
+
+
+def _removed(findings: Sequence[Finding]) -> list[str]:
+    """What base has and head has no more, which passes and is no small thing."""
+    gone = Counter(f.cell.kernel for f in findings if f.verdict is Verdict.REMOVED)
+    stays = {f.cell.kernel for f in findings if f.verdict is not Verdict.REMOVED}
+    whole = [name if name not in stays else f"some of {name}" for name in sorted(gone)]
+    return [f"removed: {gone.total()} results that base has, of {', '.join(whole)}"] if gone else []
 
 
 def _results(n: int, what: str = "") -> str:

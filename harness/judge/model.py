@@ -68,7 +68,7 @@ class Reason(StrEnum):
 
     PROVED = "proved", "equal binaries, grids, configurations and launcher code: it cannot have changed"
     SAME_BINARY = "same_binary", "equal binaries"
-    SAME_CODE = "same_code", "nothing that its result depends on differs between the sides, and head's plan leaves it out"
+    SAME_CODE = "same_code", "nothing that its result depends on differs between the sides, and head did not run it"
     BITWISE_EQUAL = "bitwise_equal", "equal inputs, and an error equal to the last bit"
     WITHIN_LIMITS = "within_limits", "the change is within its rule"
 
@@ -119,9 +119,11 @@ class Side:
         dirty: the code is not that of the commit.
         records: of one arm.
         expected: what the plan of the records asked for; None where no plan was kept.
-        same_code: cells and kinds that head's plan leaves out, of which nothing differs from base's code: base's results of them are
+        same_code: cells and kinds that head did not run, of which nothing differs from base's code: base's results of them are
             results of head's code.
+        removed: cells and kinds that base has, whose variant or case head's code has no more.
         changed: kernels whose own code differs from base's; None where that was not looked at.
+        equal: nothing that any result depends on differs from base's code.
     """
 
     ref: str
@@ -132,7 +134,9 @@ class Side:
     records: tuple[Record, ...]
     expected: tuple[Expected, ...] | None
     same_code: frozenset[tuple[Cell, str]] = frozenset()
+    removed: frozenset[tuple[Cell, str]] = frozenset()
     changed: frozenset[str] | None = None
+    equal: bool = False
 
 
 @dataclass(frozen=True)

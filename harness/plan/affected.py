@@ -63,6 +63,7 @@ def change(
     *,
     base_config: Mapping[str, object],
     same_requirements: bool,
+    removed: Collection[str] = (),
 ) -> Change:
     """What differs between two trees.
 
@@ -73,6 +74,7 @@ def change(
         proved: see Change.
         base_config: base's [tool.harness]; where head's is another, everything is touched, equal binaries or not.
         same_requirements: both declare the same requirements, see `requirements`; else everything is touched likewise.
+        removed: files of kernels that base has and head has no more: no other kernel is read by name but by one that may read any file.
     """
     if base_config != code.config or not same_requirements:
         return Change(frozenset(k.name for k in what.kernels), frozenset(kind.name for kind in what.kinds))
@@ -81,7 +83,7 @@ def change(
     rest = differing - of_jobs
     roots = _roots(code)
     reached = {k.name: _reached(k.file, code.root, roots) for k in what.kernels}
-    every = _any_other(rest, set().union(*(reach.files for reach in reached.values())))
+    every = _any_other(rest - set(removed), set().union(*(reach.files for reach in reached.values())))
     kernels = {name for name, reach in reached.items() if every or (differing if reach.dynamic else differing & reach.files)}
     own = {f"{JOBS}/{kind.file}": kind.name for kind in what.kinds}
     shared = of_jobs - set(own)
@@ -99,7 +101,15 @@ def change_between(workspace: Workspace, git: Git, base: Tree, head: Tree) -> Ch
     theirs, ours = listing(git, base), listing(git, head)
     code = checkout(git, head, workspace)
     same = same_requirements(git, base.tree, head.tree)
-    return change(describe(code), code, theirs, ours, base_config=harness_table(git, base.tree), same_requirements=same)
+    config, removed = harness_table(git, base.tree), _removed(workspace, git, base, set(theirs) - set(ours))
+    return change(describe(code), code, theirs, ours, base_config=config, same_requirements=same, removed=removed)
+
+
+def _removed(workspace: Workspace, git: Git, base: Tree, gone: Collection[str]) -> frozenset[str]:
+    """Which of the files that are gone were kernels' own."""
+    if not any(PurePosixPath(path).suffix == ".py" for path in gone):
+        return frozenset()
+    return frozenset(k.file for k in describe(checkout(git, base, workspace)).kernels) & frozenset(gone)
 
 
 def _any_other(paths: Collection[str], reached: Collection[str]) -> bool:

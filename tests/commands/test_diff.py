@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,80 @@ def test_a_matrix_that_is_named_narrows_the_comparison_and_says_so(both, harness
     code, found = diff(harness, "main..pr", "--matrix", "all")
     assert code == 0
     assert any("outside of head's plan" in note for note in found["notes"])
+
+
+class TestAChangeOfNoCode:
+    """There is nothing to compare, and it passes: a check of each pull request must be green for one of the documentation alone."""
+
+    @pytest.fixture(autouse=True)
+    def _docs(self, both):
+        both.git("checkout", "-q", "main")
+        both.git("branch", "-q", "-D", "pr")
+        both.git("checkout", "-q", "-b", "docs")
+        both.write("README", "new\n")
+        both.commit("docs")
+
+    @pytest.mark.parametrize("run", [False, True], ids=["never-run", "run"])
+    def test_passes(self, both, harness, run):
+        if run:
+            assert harness("submit").code == 0
+        for args, cells in (((), 8), (("--matrix", "all"), 8), (("--kernel", "scale"), 4), (("--no-compile",), 8)):
+            code, found = diff(harness, "main..docs", *args)
+            assert (code, found["counts"]["UNCHANGED"], {f["reason"] for f in found["findings"]}) == (0, cells, {"same_code"})
+            assert found["conclusion"][0].startswith("passes: nothing that a result depends on differs between the sides")
+        answer = harness("check", "main..docs", "--dry-run")
+        assert (answer.code, json.loads(answer.out)[-1]["body"]["conclusion"]) == (0, "success")
+        both.write("README", "newer\n")
+        assert diff(harness, "HEAD..worktree")[0] == 0
+        shutil.rmtree(both.root / ".harness")
+        assert diff(harness, "main..docs")[0] == 0
+
+    def test_passes_of_a_change_that_was_taken_back(self, both, harness):
+        text = (both.root / "kernels/other.py").read_text()
+        for one in (text.replace(RIGHT, WRONG), text):
+            both.write("kernels/other.py", one)
+            both.commit("change")
+        both.git("rm", "-q", "README")
+        both.commit("as main is")
+        assert both.git("rev-parse", "main^{tree}") == both.git("rev-parse", "docs^{tree}")
+        assert diff(harness, "main..docs")[0] == 0
+
+    def test_fails_where_what_is_known_of_the_code_is_wrong(self, both, harness):
+        both.write("kernels/other.py", (both.root / "kernels/other.py").read_text().replace(RIGHT, WRONG))
+        both.commit("other is wrong")
+        both.git("checkout", "-q", "-b", "more")
+        both.write("README", "more\n")
+        both.commit("docs of it")
+        assert harness("submit").code == 1
+        code, found = diff(harness, "docs..more")
+        assert (code, {(f["verdict"], f["reason"]) for f in found["findings"] if f["exit_code"]}) == (
+            1,
+            {("BROKEN", "also_broken_at_base")},
+        )
+
+    def test_is_undecided_where_it_declares_other_requirements(self, both, harness):
+        both.write("constraints.txt", "torch==2.12.0\n")
+        both.commit("another torch")
+        answer = harness("diff", "main..docs")
+        assert (answer.code, "the declared requirements are not" in answer.err) == (3, True)
+        assert "harness submit --ref docs with what it declares, and compare that run: harness diff main..run:last" in answer.err
+
+
+class TestAKernelThatWasRemoved:
+    @pytest.fixture(autouse=True)
+    def _removed(self, both):
+        both.git("checkout", "-q", "-B", "pr", "main")
+        both.git("rm", "-q", "kernels/other.py")
+        both.commit("no other")
+
+    @pytest.mark.parametrize("run", [False, True], ids=["never-run", "run"])
+    def test_is_removed_and_said_at_the_top(self, harness, run):
+        if run:
+            assert harness("submit").code == 0
+        for args, unchanged in ((), 4), (("--kernel", "other"), 0):
+            code, found = diff(harness, "main..pr", *args)
+            assert (code, found["counts"]["REMOVED"], found["counts"]["UNCHANGED"]) == (0, 4, unchanged)
+            assert "removed: 4 results that base has, of other" in found["conclusion"]
 
 
 def test_one_commit_without_results_is_not_compared_with_itself(both, harness):

@@ -1,8 +1,9 @@
 """Whose results stand for a ref, and whether head counts as run."""
 
+import shutil
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -304,6 +305,47 @@ def _plan(store: RunStore, run_id: str, limit: float) -> None:
 
 def _judged(both: Sides) -> list[tuple[str, str]]:
     return [(f.verdict, f.reason) for f in judge(both.base, both.head).findings]
+
+
+class TestAcceptedResultsOfHeadThatItsRunLeavesOut:
+    """A revert: head's code was accepted whole, and what is here of base is a run of one case."""
+
+    OTHER: ClassVar = {"case": "N=9,dtype=fp32"}
+
+    @pytest.fixture(autouse=True)
+    def _reverted(self, put, store, branches):
+        put(1, "pr", {}, self.OTHER)
+        accept(store, "run1", branches.root / "baselines")
+        shutil.rmtree(branches.root / ".harness/runs/run1")
+        put(2, "pr", {})
+        put(3, "main", {})
+
+    @pytest.mark.parametrize("matrix", [None, "all"])
+    def test_are_not_new_where_base_declares_their_cell(self, sides, store, matrix):
+        run = store.read_run("run3")
+        store.save(run | {"declared": {"scale": {"variants": ["double", "twice"], "cases": [CELL.case, self.OTHER["case"]]}}})
+        found = sides("main..pr", matrix=matrix)
+        assert [("UNCHANGED", "bitwise_equal")] == _judged(found) or [("UNCHANGED", "within_limits")] == _judged(found)
+        assert matrix or any("1 cells (1 correctness) of head are outside of its runs' plan" in note for note in found.notes)
+
+    def test_are_new_where_base_has_no_such_case(self, sides):
+        assert ("NEW", "new_cell") in _judged(sides("main..pr"))
+
+
+class TestAHeadThatWasNeverRun:
+    """Both variants were measured of base."""
+
+    @pytest.fixture(autouse=True)
+    def _base_alone(self, put):
+        put(1, "main", {}, {"variant": "twice"})
+
+    @pytest.mark.parametrize(("kernels", "expected", "exit_code"), [((), (), 0), (("scale",), tuple(PLANNED), 3)], ids=["equal", "changed"])
+    def test_is_asked_for_what_changed_alone(self, sides, monkeypatch, kernels, expected, exit_code):
+        monkeypatch.setattr(_sides, "change_between", lambda *_: Change(frozenset(kernels), frozenset()))
+        found = sides("main..pr")
+        diff = judge(found.base, found.head)
+        assert (expected, 0 if not kernels else 2) == (found.head.expected, diff.counts["MISSING"])
+        assert kernels or (exit_code, 2) == (diff.exit_code, diff.counts["UNCHANGED"])
 
 
 class TestAMatrixThatTheUserNames:

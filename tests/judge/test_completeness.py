@@ -275,8 +275,8 @@ class TestAChangedKernelOfWhichNothingSaysThatItIsRight:
 class TestACellThatHeadLeftOutAndWhoseCodeIsEqual:
     """Base's result of it is one of head's code; but no result of its own, and never the only thing that passes."""
 
-    def judged(self, record, side, *head, base=None, changed=None):
-        head = replace(side("head", *head), same_code=frozenset({(Cell.parse(A), "correctness")}), changed=changed)
+    def judged(self, record, side, *head, base=None, changed=None, equal=False):
+        head = replace(side("head", *head), same_code=frozenset({(Cell.parse(A), "correctness")}), changed=changed, equal=equal)
         return judge(side("base", base or record(A, "correctness", 0.001)), head)
 
     def test_is_unchanged_and_not_compared(self, record, side) -> None:
@@ -301,10 +301,19 @@ class TestACellThatHeadLeftOutAndWhoseCodeIsEqual:
         assert exit_code == diff.exit_code
         assert exit_code or "passes: 1 new result right, all else is the code of base" == diff.conclusion[0]
 
-    def test_is_missing_where_base_failed(self, record, side) -> None:
-        assert [("MISSING", "no_record")] == [
-            v[:2] for v in verdicts(self.judged(record, side, base=record(A, "correctness", status="wrong")))
-        ]
+    def test_passes_alone_where_nothing_at_all_differs(self, record, side) -> None:
+        diff = self.judged(record, side, equal=True)
+        assert 0 == diff.exit_code
+        assert "passes: nothing that a result depends on differs between the sides, so there is nothing to compare" == diff.conclusion[0]
+
+    @pytest.mark.parametrize("equal", [False, True])
+    def test_is_wrong_where_base_is(self, record, side, equal) -> None:
+        diff = self.judged(record, side, base=record(A, "correctness", status="wrong"), equal=equal)
+        assert ([("BROKEN", "also_broken_at_base", 1)], 1) == (verdicts(diff), diff.exit_code)
+
+    def test_is_missing_where_base_does_not_know(self, record, side) -> None:
+        diff = self.judged(record, side, base=record(A, "correctness", status="invalid"))
+        assert [("MISSING", "no_record")] == [v[:2] for v in verdicts(diff)]
 
     def test_is_judged_by_a_result_of_its_own_where_there_is_one(self, record, side) -> None:
         assert [("BROKEN", "wrong", 1)] == verdicts(self.judged(record, side, record(A, "correctness", status="wrong")))
@@ -316,6 +325,16 @@ class TestACellThatHeadLeftOutAndWhoseCodeIsEqual:
         base = side("base", record(A, "static", 32, binary_hash=["b1"]))
         head = side("head", record(A, "static", 32, binary_hash=["b2"]), absent)
         assert exit_code == judge(base, replace(head, changed=None if changed is None else frozenset(changed))).exit_code
+
+
+def test_what_was_removed_is_said_at_the_top(record, side) -> None:
+    kept, gone = record(A, "static", 32), record("old/fused/N=16,dtype=fp32@h200", "static", 32)
+    part = record(B, "static", 32)
+    diff = judge(side("base", kept, gone, part), side("head", kept))
+    assert (0, ["passes: 1 result compared, none fails", "removed: 2 results that base has, of old, some of toy"]) == (
+        diff.exit_code,
+        list(diff.conclusion),
+    )
 
 
 def test_a_new_cell_that_the_interpreter_alone_timed_has_no_time(record, side) -> None:

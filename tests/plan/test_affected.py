@@ -7,7 +7,7 @@ import pytest
 
 from harness.authoring.catalogue import kernel_files
 from harness.authoring.workspace import find_workspace, read_workspace
-from harness.plan.affected import change
+from harness.plan.affected import Change, change
 from harness.plan.describe import CaseInfo, Description, KernelInfo, KindInfo
 from harness.records import Cell, Expected
 
@@ -43,12 +43,12 @@ def changed(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    def of(*paths, proved=(), config=None, same_requirements=True):
+    def of(*paths, proved=(), config=None, same_requirements=True, removed=()):
         head = dict.fromkeys(FILES, "1")
         base = {path: "0" if path in paths else "1" for path in {*FILES, *paths}}
         code = read_workspace(tmp_path)
         before = code.config if config is None else config
-        return change(description(), code, base, head, proved, base_config=before, same_requirements=same_requirements)
+        return change(description(), code, base, head, proved, base_config=before, same_requirements=same_requirements, removed=removed)
 
     return of
 
@@ -186,6 +186,24 @@ def test_a_kernel_that_reads_no_more_than_it_imports_is_not_touched_by_other_fil
 def test_a_job_file_that_a_kernel_imports_touches_it(changed, tmp_path):
     (tmp_path / "kernels/mul.py").write_text("from jobs import static\n")
     assert ({"mul"}, {"static"}) == (changed("jobs/static.py").kernels, changed("jobs/static.py").kinds)
+
+
+class TestAKernelThatWasRemoved:
+    FILE = "kernels/old.py"
+
+    def test_touches_no_other(self, changed):
+        assert Change(frozenset(), frozenset()) == changed(self.FILE, removed=[self.FILE])
+
+    def test_touches_those_that_import_it(self, changed, tmp_path):
+        (tmp_path / "kernels/mul.py").write_text("from kernels import old\n")
+        assert {"mul"} == changed(self.FILE, removed=[self.FILE]).kernels
+
+    def test_touches_those_that_may_read_any_file(self, changed, tmp_path):
+        (tmp_path / "kernels/mul.py").write_text("import pathlib\nTEXT = next(pathlib.Path(__file__).parent.glob('o*')).read_text()\n")
+        assert {"mul"} == changed(self.FILE, removed=[self.FILE]).kernels
+
+    def test_is_told_from_any_other_file_that_is_gone(self, changed):
+        assert {"add", "mul", "pow"} == changed("kernels/helper.py").kernels
 
 
 def test_of_the_bundled_kernels_each_is_touched_by_its_own_file_alone(tmp_path):
