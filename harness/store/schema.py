@@ -38,7 +38,7 @@ _FLOATS = {"value", "duration"}
 _FLAGS = {"dirty", "converged"}
 _STRING_LISTS = {"binary_hash", "grid", "config"}
 
-RESTORE = "restore the file from where it was copied, or resume or repeat its run"
+RESTORE = "restore the file (one that git has: git checkout -- FILE), or move its run's folder away and submit again"
 OURS = "give a Parquet file that this harness wrote"
 
 REQUIRED = frozenset(
