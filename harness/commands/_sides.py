@@ -535,7 +535,7 @@ class Assembler:
         now = datetime.now(UTC)
         run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": 1})
         place = self.workspace.compiled_dir
-        with Progress(quiet=False) as progress:
+        with Progress(quiet=False, jobs=plan.jobs) as progress:
             outcome = execute(plan, dispatcher, RunStore(place), run, place / run["run_id"], observe=progress.observe)
         if outcome.exit_code == STOPPED:
             kept = len({r.cell for r in outcome.records if not Status(r.status).resumable})

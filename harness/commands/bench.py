@@ -78,7 +78,7 @@ def _execute(plan: Plan, unit: Unit, dispatcher: Dispatcher, store: RunStore, ru
     from harness.dispatch.run import execute
 
     seconds = sum(job.expected_s for job in plan.jobs)
-    with Progress(quiet=output == "json", cells=len(plan.expected)) as progress:
+    with Progress(quiet=output == "json", cells=len(plan.expected), jobs=plan.jobs) as progress:
         where = f"{unit.device} ({unit.uuid})"
         size = f"{len(plan.expected)} cells, launches a cell: {run['options']['launches']}"
         progress.say(f"bench of {plan.tree.resolved}: {size}, on {where}, about {seconds:.0f} s")

@@ -237,7 +237,7 @@ def _execute(
 
     folder, seconds = workspace.runs_dir / run["run_id"], limited.seconds if limited else None
 
-    with Progress(quiet=output == "json", cells=len(plan.expected)) as progress:
+    with Progress(quiet=output == "json", cells=len(plan.expected), jobs=plan.jobs) as progress:
         against = f" against {plan.base.tree.resolved}" if plan.base else ""
         size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
