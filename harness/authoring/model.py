@@ -19,6 +19,8 @@ API = 1
 DTYPES = ("fp32", "fp16", "bf16")
 TAGS = ("smoke", "cpu", "ragged", "model", "headline", "peers", "drift")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+_AXIS_TEXT = re.compile(r"[^\s/@,=]+")
+"""A value that can stand in a cell's name, `kernel/variant/M=64,mode=fast,dtype=bf16@device`, and be read back."""
 
 AxisValue = int | float | str
 Inputs = dict[str, Any]
@@ -52,7 +54,7 @@ class Case:
     holds the case, axes left out have the kernel's defaults and `key` is the canonical name.
 
     Raises:
-        DeclarationError: unknown dtype or tag, or a value that is not an int, float or string.
+        DeclarationError: unknown dtype or tag, or a value that is not an int, float or string, or that a cell's name cannot hold.
     """
 
     axes: Mapping[str, AxisValue]
@@ -69,6 +71,8 @@ class Case:
         for axis, value in axes.items():
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 raise DeclarationError(f"case axis {axis}={value!r}: use an int, a float or a string (0/1 for flags)")
+            if isinstance(value, str) and not (_AXIS_TEXT.fullmatch(value) and value.isprintable()):
+                raise DeclarationError(f"case axis {axis}={value!r}: it is part of a cell's name, so leave out spaces and any of / @ , =")
         for name, content in (("axes", MappingProxyType(dict(axes))), ("dtype", dtype), ("tags", found), ("key", key)):
             object.__setattr__(self, name, content)
 

@@ -47,6 +47,17 @@ def test_a_case_is_found_by_its_key():
     assert one.case("M=1,N=2,dtype=fp32") is one.cases[0]
 
 
+@pytest.mark.parametrize("value", ["", "a/b", "a@b", "a,b", "a=b", "a b", "a\nb", "a\x00b"], ids=repr)
+def test_an_axis_value_that_a_cells_name_cannot_hold_is_refused(value):
+    with pytest.raises(DeclarationError, match="it is part of a cell's name"):
+        Case(mode=value, dtype="fp32")
+
+
+@pytest.mark.parametrize("value", ["after", "a-b.c+d", "1e3", "é"])
+def test_any_other_text_is_an_axis_value(value):
+    assert Case(mode=value, dtype="fp32").mode == value
+
+
 def test_a_case_survives_pickling():
     case = kernel().cases[0]
     assert pickle.loads(pickle.dumps(case)) == case
