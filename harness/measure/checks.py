@@ -1,8 +1,9 @@
 """What one call of a variant is asked: the table `CHECKS`, each check with the defect it finds.
 
 The dtype that an output must have follows from what the kernel declares, never from what any variant happens to give,
-so that the baseline is checked like the rest: an output named like an input has that input's dtype (a functional
-variant's new state), an integer or bool one the reference's, every other one the case's. Its shape is the reference's.
+so that the baseline is checked like the rest: an output named like an input, or that `Drift` carries into one, has that
+input's dtype (a functional variant's new state), an integer or bool one the reference's, every other one the case's. Its
+shape is the reference's.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def _reference_is_unfit(trial: Trial) -> str | None:
         if name not in trial.reference:
             return f"it gives {', '.join(map(str, trial.reference)) or 'nothing'}, no {name!r}: {_must_return(trial.subject)}"
         value = trial.reference[name]
+        if value is not None and not isinstance(value, torch.Tensor):
+            return f"{name} is of type {type(value).__name__}, not a tensor"
         if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
             return f"{name} is {value.dtype}; compute it in fp32 or fp64"
         if isinstance(value, torch.Tensor) and value.is_complex():
@@ -203,8 +206,10 @@ def _wrong_dtype(trial: Trial) -> str | None:
 
 
 def _expected_dtype(trial: Trial, name: str) -> torch.dtype:
-    if isinstance(trial.before.get(name), torch.Tensor):
-        return trial.before[name].dtype
+    drift = trial.subject.kernel.drift
+    becomes = next((given for given, source in drift.carry.items() if source == name), name) if drift else name
+    if isinstance(trial.before.get(becomes), torch.Tensor):
+        return trial.before[becomes].dtype
     given = trial.reference[name].dtype
     return torch_dtype(trial.subject.case.dtype) if given.is_floating_point else given
 

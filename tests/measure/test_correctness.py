@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness import Case, Kernel, Tolerance, Traffic, Variant
+from harness import Case, Drift, Kernel, Tolerance, Traffic, Variant
 from harness.authoring.catalogue import load_kind
 from harness.devices.table import load_devices
 from harness.measure import correctness
@@ -189,6 +189,17 @@ class TestDtype:
         }
         assert outcome(check(lambda state: 2 * state, **fields)) == "ok"
         assert outcome(check(lambda state: (2 * state).bfloat16(), **fields)) == "dtype"
+
+    @pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, "ok"), (torch.float32, "dtype")], ids=["its own", "the case's"])
+    def test_of_an_output_that_is_carried_into_an_input_is_that_inputs(self, dtype: torch.dtype, expected: str) -> None:
+        found = check(
+            lambda state: (state.float() / 2).to(dtype),
+            make_inputs=lambda case, generator: {"state": generator.uniform((case.M, case.N), "bf16")},
+            outputs=("new",),
+            reference=lambda state: {"new": state.double() / 2},
+            drift=Drift(lambda case, generator: {}, {"state": "new"}, {"fp32": EXACT}),
+        )
+        assert outcome(found) == expected
 
     def test_of_an_integer_output_is_the_references(self) -> None:
         fields: dict[str, Any] = {"outputs": ("index",), "reference": lambda x: {"index": x.argmax(1)}}
@@ -439,8 +450,10 @@ class TestReference:
         [
             (lambda x: {"y": (2 * x).bfloat16()}, "y is torch.bfloat16; compute it in fp32 or fp64"),
             (lambda x: {"y": None}, "it gives nothing to compare"),
+            (lambda x: {"y": x.double().sum().item()}, "y is of type float, not a tensor"),
+            (lambda x: {"y": x.double().numpy()}, "y is of type ndarray, not a tensor"),
         ],
-        ids=["low precision", "nothing"],
+        ids=["low precision", "nothing", "a number", "an array"],
     )
     def test_must_give_what_is_declared(self, reference: Call, detail: str) -> None:
         readings = check(lambda x: 2 * x, reference=reference)
