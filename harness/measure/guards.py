@@ -192,10 +192,12 @@ class Guards(TorchDispatchMode):
 
 def overwrite(target: torch.Tensor, content: torch.Tensor) -> None:
     """Copy content of the same shape into a tensor, which may be expanded (stride 0) along some axes."""
+    target = target.detach()
     for axis, stride in enumerate(target.stride()):
         if stride == 0 and target.shape[axis] > 1:
             target, content = target.narrow(axis, 0, 1), content.narrow(axis, 0, 1)
-    target.copy_(content)
+    with torch.inference_mode(target.is_inference()):  # else what a variant made in that mode could not be written
+        target.copy_(content.detach())
 
 
 def _poison_value(dtype: torch.dtype, size: int) -> int:
@@ -208,7 +210,8 @@ def poison(tensor: torch.Tensor) -> None:
     """Fill a tensor with the bit pattern of unwritten memory: a quiet NaN that arithmetic does not produce, or a rare integer."""
     if tensor.dtype == torch.bool or tensor.dtype.is_complex:
         return
-    bits(tensor).fill_(_poison_value(tensor.dtype, tensor.element_size()))
+    with torch.inference_mode(tensor.is_inference()):  # else what a variant made in that mode could not be written
+        bits(tensor).fill_(_poison_value(tensor.dtype, tensor.element_size()))
 
 
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:

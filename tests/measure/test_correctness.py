@@ -124,6 +124,18 @@ class TestAPass:
 
         assert outcome(check(lambda x: 2 * x, make_inputs=make_inputs)) == "ok"
 
+    @pytest.mark.parametrize(
+        "call",
+        [
+            torch.inference_mode()(lambda x: 2 * x),
+            lambda x: torch.nn.Parameter(2 * x),
+            lambda x: 2 * x * torch.nn.Parameter(torch.ones(())),
+        ],
+        ids=["inference mode", "a parameter", "with a gradient"],
+    )
+    def test_may_be_made_in_any_mode_of_autograd(self, call: Call) -> None:
+        assert outcome(check(call)) == "ok"
+
     def test_passes_absent_options_by(self) -> None:
         readings = check(lambda x: (2 * x, None), outputs=("y", "residual"), reference=lambda x: {"y": 2 * x.double(), "residual": None})
         assert outcome(readings) == "ok"
