@@ -2,7 +2,7 @@
 
 Every guarded tensor lies inside a larger allocation of guard bytes, and so do the gaps between its rows. Guard bytes
 read as NaN in fp16, bf16 and fp32, so that an out-of-bounds read spoils the result; they differ from allocation to
-allocation, so that copying one guard over another does not go unseen.
+allocation, so that copying one guard over another does not go unseen. Those of an integer input read as INTEGER_GUARD.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from harness.measure.numerics import bits
 ALIGNMENT = 256
 """Bytes to which guarded tensors are aligned: at least what the device's own allocator gives."""
 
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 LEAST_GUARD, MOST_GUARD = 4096, 1 << 24
 """Bytes of guard on each side: one leading row (so that row -1 is caught), within these bounds."""
 
@@ -28,6 +30,10 @@ FLOAT_POISON = 0xFFFA
 
 INTEGER_POISON = 0xA5C3
 """Every 16 bits of a poisoned integer: -23101 in int16, about -1.5e9 in int32."""
+
+INTEGER_GUARD = 1
+"""What an integer read past the end of an input is, from 16 bits on: a slot that may well be live, as what lies there in a model may be. A
+negative one would pass for a padded row, and hide a program too many."""
 
 _aten = torch.ops.aten
 UNINITIALISED = frozenset(
@@ -64,16 +70,19 @@ class _House:
 
     def __init__(self, like: torch.Tensor, label: str, ordinal: int) -> None:
         self.label = label
-        self._low = 0xC1 + ordinal % 57  # 0xC1..0xF9: quiet NaNs, and never the poison
         size = like.element_size()
+        is_index = label.startswith("input ") and size > 1 and not (like.dtype.is_floating_point or like.dtype.is_complex)
+        low = 0xC1 + ordinal % 57  # 0xC1..0xF9: quiet NaNs, and never the poison
+        self._pattern = INTEGER_GUARD.to_bytes(size, "little") if is_index else bytes((low, 0xFF))
         span = 1 + sum((n - 1) * stride for n, stride in zip(like.shape, like.stride(), strict=True))
         row = like.stride(0) * size if like.dim() else size
         margin = -(-min(max(row, LEAST_GUARD), MOST_GUARD) // ALIGNMENT) * ALIGNMENT
         total = ALIGNMENT + 2 * margin + span * size
-        self._buffer = torch.empty(total + total % 2, dtype=torch.uint8, device=like.device)
+        width = len(self._pattern)
+        self._buffer = torch.empty(total + -total % width, dtype=torch.uint8, device=like.device)
         self._begin = margin + -(self._buffer.data_ptr() + margin) % ALIGNMENT
         self._end = self._begin + span * size
-        self._buffer.view(torch.int16).fill_((0xFF00 | self._low) - 0x10000)
+        self._buffer.view(_WORDS[width]).fill_(int.from_bytes(self._pattern, "little", signed=True))
         flat = self._buffer[self._begin : self._end].view(like.dtype)
         self.tensor = flat.as_strided(like.shape, like.stride(), flat.storage_offset())
         self._gaps = self._find_gaps(like, span)
@@ -105,12 +114,11 @@ class _House:
         return found
 
     def _changed(self, begin: int, end: int) -> torch.Tensor:
-        """Which bytes of a region (bool) no longer hold the guard pattern: `_low` and 0xFF in turn."""
-        region = self._buffer[begin:end]
-        even, odd = (self._low, 0xFF) if begin % 2 == 0 else (0xFF, self._low)
+        """Which bytes of a region (bool) no longer hold the guard pattern."""
+        region, width = self._buffer[begin:end], len(self._pattern)
         changed = torch.empty_like(region, dtype=torch.bool)
-        torch.ne(region[::2], even, out=changed[::2])
-        torch.ne(region[1::2], odd, out=changed[1::2])
+        for i in range(min(width, len(region))):
+            torch.ne(region[i::width], self._pattern[(begin + i) % width], out=changed[i::width])
         return changed
 
 

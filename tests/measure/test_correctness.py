@@ -265,6 +265,18 @@ class TestNonFinite:
         assert outcome(check(call)) == "non_finite"
 
 
+class TestAProgramTooMany:
+    def test_takes_what_lies_past_the_indices_for_a_slot(self) -> None:
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            y = add_in_place(x, state, slot)
+            one_more = int(slot.as_strided((1,), (1,), slot.storage_offset() + len(slot)))
+            if one_more >= 0:
+                state[one_more] += x.as_strided((8,), (1,), x.storage_offset() + x.numel())
+            return y
+
+        assert outcome(check_correctness(subject_of(state_kernel(call)))) in ("untouched_slot", "non_finite")
+
+
 class TestOutOfBoundsWrite:
     def test_to_an_output_an_input_or_the_state_is_wrong(self) -> None:
         def beyond(tensor: torch.Tensor) -> torch.Tensor:

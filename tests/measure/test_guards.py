@@ -152,6 +152,15 @@ class TestOutOfBoundsReads:
         around = [beyond(x.as_strided((58,), (1,)), 1)[-1], ahead(x, 1)[0], x.as_strided((6, 10), (10, 1))[0, 8]]
         assert all(value.isnan() for value in around)
 
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16], ids=str)
+    @pytest.mark.parametrize("n", [1, 3, 8])
+    def test_of_integers_give_an_index_that_is_no_padding(self, guards: Guards, n: int, dtype: torch.dtype, device: str) -> None:
+        x = guards.guarded({"x": torch.full((n,), -5, dtype=dtype, device=device)})["x"]
+        assert [1, 1, 1] == beyond(x, 3)[-3:].tolist() == ahead(x, 3).tolist()
+        assert guards.check() == []
+        beyond(x, 1)[-1] = 2
+        assert [Breach("input x", "after", 0, 1)] == guards.check()
+
 
 class TestPoison:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
