@@ -9,7 +9,7 @@ shape is the reference's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -258,6 +258,22 @@ def _untouched_slots(trial: Trial) -> str | None:
             found = changed.nonzero().flatten().tolist()
             return f"rows {found[:8]} of {name} changed; {trial.subject.kernel.slots[name]} does not name them"
     return None
+
+
+def undeclared_changes(trial: Trial) -> Iterator[tuple[Finding, torch.Tensor]]:
+    """What a call may not change, each with whether it did: one bool that stays on the device. The same is asked of a trial by `examine`,
+    which waits for the answers."""
+    for name, value in trial.before.items():
+        if isinstance(value, torch.Tensor) and name not in trial.mutated:
+            found = Finding(Defect.MUTATED_INPUT, f"{name} changed and is not declared as mutated")
+            yield found, (bits(value) != bits(trial.after[name])).any()
+    for name, tensor in trial.mutated.items():
+        rows = trial.touched_rows[name]
+        if rows is not None and tensor.numel():
+            changed = (bits(tensor) != bits(trial.before[name])).reshape(len(tensor), -1).any(dim=1)
+            changed[rows] = False
+            found = Finding(Defect.UNTOUCHED_SLOT, f"rows of {name} changed; {trial.subject.kernel.slots[name]} does not name them")
+            yield found, changed.any()
 
 
 def limit_of(tolerance: Tolerance, name: str, dtype: torch.dtype) -> float:

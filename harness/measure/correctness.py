@@ -48,7 +48,7 @@ def call_reference(subject: Subject, inputs: Inputs) -> dict[str, Any]:
         return subject.kernel.reference(**inputs)
 
 
-def _reference_on_copies(subject: Subject, inputs: Inputs) -> dict[str, Any]:
+def reference_on_copies(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     """The reference's results, computed where a reference that changes its inputs does no harm."""
     return call_reference(subject, {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()})
 
@@ -123,7 +123,7 @@ def _other_content(subject: Subject, first: Proven) -> Finding | None:
     for name, value in fresh.items():
         if isinstance(value, torch.Tensor):
             overwrite(placed[name], value)
-    trial = _try(subject, fresh, first.guards, placed, _reference_on_copies(subject, fresh))
+    trial = _try(subject, fresh, first.guards, placed, reference_on_copies(subject, fresh))
     finding = examine(trial)
     if finding is None or finding.defect.status is Status.INVALID:
         return finding
@@ -175,7 +175,7 @@ def check_correctness(subject: Subject) -> list[Reading]:
     measured: dict[str, float] = {}
     try:
         guards = Guards()
-        trial = _try(subject, before, guards, guards.guarded(before), _reference_on_copies(subject, before))
+        trial = _try(subject, before, guards, guards.guarded(before), reference_on_copies(subject, before))
         finding = examine(trial)
         measured = {} if finding and finding.defect in STRUCTURAL else _measure(trial)
         if finding is None:

@@ -3,21 +3,22 @@
 Both start from one state; the variant then carries its own, in its own dtype, and the reference its own, in fp64. At
 each checkpoint the carried tensors are compared (how far it has drifted). Every step is held against the reference applied
 to the variant's own state (whether it is still right from where it stands), at a checkpoint in full, in between by its relative
-error: the correctness tolerance holds for one step, the drift tolerance for all of them.
+error and by what it may not change, inputs and the slots of others: the correctness tolerance holds for one step, the drift
+tolerance for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from harness.authoring.model import DTYPES, Drift, Inputs, Tolerance
 from harness.errors import KernelFileError
-from harness.measure.checks import Defect, Finding, Trial, examine, limit_of, touched_rows
-from harness.measure.correctness import call_reference
+from harness.measure.checks import Defect, Finding, Trial, examine, limit_of, touched_rows, undeclared_changes
+from harness.measure.correctness import reference_on_copies
 from harness.measure.data import Generator, content_hash
 from harness.measure.numerics import Errors, bit_equal, compare, relative_l2
 from harness.measure.subject import SEED, Reading, Subject
@@ -33,7 +34,7 @@ class _Step:
 
     Args:
         number: how many steps have run, this one included.
-        wrong: the first step since the checkpoint before that was beyond the correctness tolerance.
+        wrong: the first step since the checkpoint before that was beyond the correctness tolerance, or changed what it may not.
         trial: the step from the variant's own state, with the reference applied to that state.
         carry: input name -> name of the result that became it.
         exact: the reference's own state after the step, by input name.
@@ -49,14 +50,17 @@ class _Step:
 
 
 class _Between:
-    """The relative errors of steps from their own state; they stay on the device until they are judged, so that no step waits for them."""
+    """The relative errors of steps from their own state, and what they changed; all stays on the device until it is judged, so that no
+    step waits for it."""
 
     def __init__(self, tolerance: Tolerance) -> None:
         self._tolerance = tolerance
         self._errors: list[tuple[int, str, float, torch.Tensor]] = []
+        self._changes: list[tuple[int, Finding, torch.Tensor]] = []
 
     def note(self, number: int, trial: Trial) -> None:
-        """Note a step; a result that cannot be compared, missing or of another shape than the reference's say, is as wrong as can be."""
+        """Note a step and what it changed; a result that cannot be compared, missing or of another shape than the reference's say, is as
+        wrong as can be."""
         for name in (*(trial.subject.variant.outputs or ()), *trial.mutated):
             value, expected = trial.results.get(name), trial.reference.get(name)
             if isinstance(value, torch.Tensor) and isinstance(expected, torch.Tensor) and value.shape == expected.shape:
@@ -65,16 +69,23 @@ class _Between:
             elif value is not None or expected is not None:
                 unlike = torch.tensor(math.nan, dtype=torch.float64, device=trial.subject.torch_device)
                 self._errors.append((number, name, 0.0, unlike))
+        self._changes += [(number, finding, changed) for finding, changed in undeclared_changes(trial)]
 
     def judge(self) -> Finding | None:
-        """The first step noted since this was last asked that is beyond the correctness tolerance."""
+        """The first step noted since this was last asked that is beyond the correctness tolerance or changed what it may not: of one step
+        the latter, which explains the former."""
+        changes, self._changes = self._changes, []
+        changed = torch.stack([flag for *_, flag in changes]).tolist() if changes else []
+        first, what = next(((number, found) for (number, found, _), is_so in zip(changes, changed, strict=True) if is_so), (math.inf, None))
         errors = torch.stack([error for *_, error in self._errors]).tolist() if self._errors else []
         noted, self._errors = self._errors, []
         for (number, name, limit, _), error in zip(noted, errors, strict=True):
+            if number >= first:
+                break
             if not error <= limit:
                 detail = f"step {number} from its own state: {name}: relative L2 {error:.3g} (at most {limit:.3g})"
                 return Finding(Defect.TOLERANCE, detail)
-        return None
+        return Finding(what.defect, f"step {first} from its own state: {what.detail}") if what else None
 
 
 def state_tolerance(subject: Subject, drift: Drift) -> Tolerance:
@@ -126,14 +137,17 @@ def _run(subject: Subject, drift: Drift, inputs: Inputs, generator: Generator) -
     between = _Between(subject.kernel.tolerance_of(subject.case))
     carry = _carry(subject, drift, inputs)
     inputs = dict(inputs)
+    given = _copies(inputs, without=carry)
     exact: Inputs = {name: _widen(inputs[name]) for name in carry}
     for number in range(1, drift.steps + 1):
         if number > 1:
-            inputs.update(_step_inputs(subject, drift, carry, generator))
-        before = {**inputs, **{name: inputs[name].clone() for name in carry}}
-        expected = call_reference(subject, {**inputs, **exact})
+            fresh = _step_inputs(subject, drift, carry, generator)
+            inputs.update(fresh)
+            given.update(_copies(fresh))
+        before = {**inputs, **given, **{name: inputs[name].clone() for name in carry}}
+        expected = reference_on_copies(subject, {**before, **exact})
         outputs = subject.call(inputs)
-        trial = Trial(subject, before, dict(inputs), tuple(outputs.values()), call_reference(subject, before), ())
+        trial = Trial(subject, before, dict(inputs), tuple(outputs.values()), reference_on_copies(subject, before), ())
         results = {**{name: inputs[name] for name in mutates}, **outputs}
         inputs.update({name: results[source] for name, source in carry.items()})
         exact = {name: _widen(expected[source]) for name, source in carry.items()}
@@ -143,6 +157,12 @@ def _run(subject: Subject, drift: Drift, inputs: Inputs, generator: Generator) -
             between.note(number, trial)
         if subject.kernel.cycle is not None:
             subject.kernel.cycle.advance(inputs)
+            given.update(_copies({name: value for name, value in inputs.items() if name == subject.kernel.cycle.cursor}, without=carry))
+
+
+def _copies(inputs: Inputs, without: Collection[str] = ()) -> Inputs:
+    """Copies of the tensors, which nothing that is done to the inputs changes."""
+    return {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor) and name not in without}
 
 
 def _carry(subject: Subject, drift: Drift, inputs: Inputs) -> dict[str, str]:

@@ -130,6 +130,54 @@ class TestAKernelThatIsWrongBetweenCheckpoints:
             "100": "beyond_tolerance",
         }
 
+    def test_in_the_slot_of_another(self) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            if next(steps) == 37:
+                state[next(i for i in range(5) if i not in slot)] = 3.0
+            return leak(x, state, slot)
+
+        readings = check(call)
+        assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "untouched_slot"}
+        reason = "untouched_slot: step 37 from its own state: rows of state changed; slot does not name them"
+        assert readings["drift_cosine@100"].reason == reason
+
+    @pytest.mark.parametrize("is_before", [True, False], ids=["before it is read", "after"])
+    @pytest.mark.parametrize(("step", "found"), [(37, "100"), (10, "10")], ids=["between", "at a checkpoint"])
+    def test_in_what_it_does_to_an_input(self, step: int, found: str, is_before: bool) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            is_now = next(steps) == step
+            if is_now and is_before:
+                x.mul_(1 + 2**-18)
+            y = leak(x, state, slot)
+            if is_now and not is_before:
+                x.mul_(2)
+            return y
+
+        loose = Tolerance(1e-4, "a test")
+        readings = check(call, tolerance={"fp32": loose}, drift=Drift(step_inputs, {"state": "state"}, {"fp32": loose}, 100))
+        assert outcomes(readings)[found] == "mutated_input"
+        assert f"step {step} from its own state: x changed" in (readings[f"drift_cosine@{found}"].reason or "")
+
+    def test_in_what_it_does_to_an_input_that_stays(self) -> None:
+        steps = itertools.count(1)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            y = leak(x * weight, state, slot)
+            if next(steps) == 37:
+                weight.mul_(2)
+            return y
+
+        readings = check(
+            call,
+            make_inputs=lambda case, generator: {**make_inputs(case, generator), "weight": generator.uniform((8,))},
+            reference=lambda x, weight, **others: reference(x=x.double() * weight, **others),
+        )
+        assert outcomes(readings) == {"1": "ok", "10": "ok", "100": "mutated_input"}
+
     def test_in_a_phase_that_no_checkpoint_meets(self) -> None:
         def with_cursor(case: Case, generator: Any) -> dict[str, Any]:
             return {**make_inputs(case, generator), "cursor": generator.full((1,), 0, torch.int32)}
@@ -208,6 +256,15 @@ class TestARightKernel:
 
         check(reference=watched, steps=2)
         assert seen == [torch.float64, torch.float32] * 2  # every other is a step from the variant's own state
+
+    def test_is_not_harmed_by_a_reference_that_changes_its_inputs(self) -> None:
+        def scaling(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> dict[str, torch.Tensor]:
+            return reference(x.mul_(2), state, slot)
+
+        def call(x: torch.Tensor, state: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+            return leak(2 * x, state, slot)
+
+        assert set(outcomes(check(call, reference=scaling)).values()) == {"ok"}
 
     def test_is_given_new_inputs_at_every_step(self) -> None:
         seen: list[torch.Tensor] = []
