@@ -123,7 +123,7 @@ class Generator:
 
         def draw(begin: int, end: int) -> torch.Tensor:
             at_once = max(1, PIECE // ((end - begin) * NORMAL_TERMS))
-            total = torch.full((end - begin,), -NORMAL_TERMS / 2, device=self.device)
+            total = torch.full((end - begin,), -NORMAL_TERMS / 2, dtype=torch.float32, device=self.device)
             for first in range(0, NORMAL_TERMS, at_once):
                 for term in self._unit(begin, end, min(at_once, NORMAL_TERMS - first)):
                     total.add_(term)

@@ -259,6 +259,17 @@ def _begin(session: Session, subject: Subject) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Put torch's settings back once a cell has run: those that it changed are not the next one's."""
+    if _subject_of(item) is None:
+        return (yield)
+    from harness.measure.torch_state import kept
+
+    with kept():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Send what was recorded of a cell once its test has run; an exception that recorded nothing becomes a status."""
     report = yield

@@ -95,6 +95,15 @@ def test_integers_that_cannot_be_drawn_are_refused(bounds: tuple[int, int]) -> N
         Generator(1).integers((2,), *bounds)
 
 
+def test_normal_is_the_same_whatever_dtype_a_kernel_file_made_the_default() -> None:
+    before = Generator(7).normal((1000,))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(before, Generator(7).normal((1000,)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_normal_has_the_moments_of_a_normal_distribution() -> None:
     values = Generator(1).normal((1_000_000,), mean=2.0, std=0.5).double()
     standard = (values - 2.0) / 0.5

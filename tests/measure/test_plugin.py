@@ -98,6 +98,16 @@ def test_what_skips_by_hand_is_skipped_and_in_a_launch_passes_nothing(monkeypatc
     assert expected == (reading.status, reading.reason)
 
 
+def test_what_a_cell_sets_in_torch_does_not_reach_the_next() -> None:
+    item: Any = SimpleNamespace(callspec=SimpleNamespace(params={"subject": object()}))
+    running = plugin.pytest_runtest_call(item)
+    next(running)
+    torch.set_default_dtype(torch.float16)
+    with pytest.raises(StopIteration):
+        running.send(None)
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_a_cell_that_was_put_aside_counts_the_time_and_the_compilations_of_both_its_parts(monkeypatch: Any) -> None:
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(plugin, "launch_request", SimpleNamespace(emitter=SimpleNamespace(send=sent.append)))
