@@ -120,7 +120,7 @@ def check_drift(subject: Subject) -> list[Reading]:
         raise KernelFileError(f"drift of {subject.cell}", "the kernel declares no Drift", "give its Kernel a `drift`")
     tolerance = state_tolerance(subject, drift)
     generator = Generator(SEED, subject.torch_device)
-    inputs = subject.kernel.make_inputs(subject.case, generator)
+    inputs = subject.drawn_from(generator)
     columns = {"method": METHOD, "data": subject.kernel.data, "data_hash": content_hash(inputs)}
     readings = []
     for step in _run(subject, drift, inputs, generator):

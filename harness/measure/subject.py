@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from harness.authoring.model import Case, Inputs, Kernel, Traffic, Variant
 from harness.devices.table import Device
+from harness.errors import KernelFileError
 from harness.measure.data import Generator
 from harness.records import Cell, Status
 
@@ -46,7 +49,23 @@ class Subject:
 
     def inputs(self, seed: int = SEED) -> Inputs:
         """Fresh inputs on `torch_device`, the same content on every host and device for the same seed."""
-        return self.kernel.make_inputs(self.case, Generator(seed, self.torch_device))
+        return self.drawn_from(Generator(seed, self.torch_device))
+
+    def drawn_from(self, generator: Generator) -> Inputs:
+        """Inputs of the next draws of a generator.
+
+        Raises:
+            KernelFileError: they are no dict, or hold tensors that the harness would not see.
+        """
+        inputs = self.kernel.make_inputs(self.case, generator)
+        asked = f"the inputs of {self.cell}"
+        if not isinstance(inputs, dict):
+            raise KernelFileError(asked, f"make_inputs gives a {type(inputs).__name__}", "return a dict of the arguments of a call by name")
+        for name, value in inputs.items():
+            if isinstance(value, list | tuple | set | dict) and _holds_tensor(value):
+                found = f"{name} is a {type(value).__name__} of tensors, which would be neither copied, guarded nor compared"
+                raise KernelFileError(asked, found, "give each tensor an argument of its own")
+        return inputs
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
         """Call the variant and name what it returns.
@@ -60,6 +79,12 @@ class Subject:
         if len(outputs) != len(names):
             raise TypeError(f"{self.cell}: declares outputs {names}, returned {len(outputs)} values")
         return dict(zip(names, outputs, strict=True))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, list | tuple | set | dict):
+        return any(_holds_tensor(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, torch.Tensor)
 
 
 @dataclass(frozen=True)

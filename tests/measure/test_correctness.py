@@ -11,6 +11,7 @@ import torch
 from harness import Case, Drift, Kernel, Tolerance, Traffic, Variant
 from harness.authoring.catalogue import load_kind
 from harness.devices.table import load_devices
+from harness.errors import KernelFileError
 from harness.measure import correctness
 from harness.measure.checks import CHECKS, Defect
 from harness.measure.correctness import METRICS, check_correctness
@@ -147,6 +148,27 @@ def test_an_exception_of_the_variant_is_let_through() -> None:
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
         check(call)
+
+
+class TestInputs:
+    @pytest.mark.parametrize("hold", [lambda x: [x, x], lambda x: (x,), lambda x: {"x": [x]}], ids=["list", "tuple", "dict"])
+    def test_that_hold_tensors_out_of_sight_are_refused(self, hold: Call) -> None:
+        with pytest.raises(
+            KernelFileError, match=r"x is a (list|tuple|dict) of tensors, which would be neither copied, guarded nor compared"
+        ):
+            check(lambda x: None, make_inputs=lambda case, generator: {"x": hold(generator.uniform((4, 6)))}, mutates=("x",))
+
+    def test_that_have_no_names_are_refused(self) -> None:
+        with pytest.raises(KernelFileError, match="make_inputs gives a tuple"):
+            check(lambda x: 2 * x, make_inputs=lambda case, generator: (generator.uniform((4, 6)),))
+
+    def test_may_hold_numbers(self) -> None:
+        readings = check(
+            lambda x, sizes: sizes[0] * x,
+            make_inputs=lambda case, generator: {"x": generator.uniform((4, 6)), "sizes": (2, 3)},
+            reference=lambda x, sizes: {"y": 2 * x.double()},
+        )
+        assert outcome(readings) == "ok"
 
 
 class TestOutputs:
