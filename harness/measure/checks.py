@@ -29,8 +29,9 @@ COMPLEX = "complex tensors are not supported; give the real and the imaginary pa
 
 
 class Defect(StrEnum):
-    """What is wrong with a cell, or (`reference`, `canary`, `cost_model`) with what the kernel file says of it."""
+    """What is wrong with a cell, or (`inputs`, `reference`, `canary`, `cost_model`) with what the kernel file says of it."""
 
+    INPUTS = "inputs"
     REFERENCE = "reference"
     OUTPUTS = "outputs"
     DTYPE = "dtype"
@@ -53,7 +54,7 @@ class Defect(StrEnum):
     @property
     def status(self) -> Status:
         """`invalid` where the kernel file cannot judge or contradicts itself, else `wrong`."""
-        return Status.INVALID if self in (Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
+        return Status.INVALID if self in (Defect.INPUTS, Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ def _shape_of(value: Any) -> str:
 def _wrong_outputs(trial: Trial) -> str | None:
     names = tuple(trial.subject.variant.outputs or ())
     if len(trial.returned) != len(names):
+        if len(trial.returned) == 1 and isinstance(trial.returned[0], list | dict):
+            return f"{len(names)} declared ({', '.join(names) or 'none'}), a {type(trial.returned[0]).__name__} returned: return a tuple"
         return f"{len(names)} declared ({', '.join(names) or 'none'}), {len(trial.returned)} returned"
     for name, value in zip(names, trial.returned, strict=True):
         if value is None and trial.reference[name] is not None:

@@ -97,6 +97,13 @@ class Proven:
     guards: Guards
 
 
+def _drawn_again(subject: Subject, first: Proven) -> Finding | None:
+    """One seed must give one content: else no error compares with that of another run, and a failure does not come again."""
+    if content_hash(subject.inputs()) == content_hash(first.trial.before):
+        return None
+    return Finding(Defect.INPUTS, "make_inputs gives other inputs for the same seed: draw all that is random from its generator")
+
+
 def _same_again(subject: Subject, first: Proven) -> Finding | None:
     """A second call on equal inputs, elsewhere in memory, must compute again, to equal bits where the kernel says so."""
     guards, before = Guards(), first.trial.before
@@ -155,7 +162,7 @@ def _costs(subject: Subject, first: Proven) -> Finding | None:
     return Finding(Defect.COST_MODEL, breach) if breach else None
 
 
-STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_same_again, _other_content, _chained, _costs)
+STAGES: tuple[Callable[[Subject, Proven], Finding | None], ...] = (_drawn_again, _same_again, _other_content, _chained, _costs)
 """Further calls of a variant whose first was right."""
 
 

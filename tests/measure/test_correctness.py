@@ -158,6 +158,11 @@ class TestInputs:
         ):
             check(lambda x: None, make_inputs=lambda case, generator: {"x": hold(generator.uniform((4, 6)))}, mutates=("x",))
 
+    def test_that_one_seed_does_not_give_again_leave_the_cell_undecided(self) -> None:
+        readings = check(lambda x: 2 * x, make_inputs=lambda case, generator: {"x": torch.randn(4, 6)})
+        reason = "inputs: make_inputs gives other inputs for the same seed: draw all that is random from its generator"
+        assert {(Status.INVALID, reason)} == {(r.status, r.reason) for r in readings}
+
     def test_that_have_no_names_are_refused(self) -> None:
         with pytest.raises(KernelFileError, match="make_inputs gives a tuple"):
             check(lambda x: 2 * x, make_inputs=lambda case, generator: (generator.uniform((4, 6)),))
@@ -186,6 +191,10 @@ class TestOutputs:
         readings = check(call)
         assert {f"outputs: {detail}"} == {r.reason for r in readings}
         assert {(Status.WRONG, None)} == {(r.status, r.value) for r in readings}
+
+    def test_in_a_list_are_none(self) -> None:
+        readings = check(lambda x: [2 * x, x], outputs=("y", "z"), reference=lambda x: {"y": 2 * x.double(), "z": x.double()})
+        assert {"outputs: 2 declared (y, z), a list returned: return a tuple"} == {r.reason for r in readings}
 
     def test_must_be_real(self) -> None:
         readings = check(lambda x: torch.complex(2 * x, x))
@@ -644,7 +653,7 @@ class TestTheTableOfChecks:
 
     @pytest.mark.parametrize("defect", Defect, ids=str)
     def test_blames_the_variant_unless_the_kernel_file_is_at_fault(self, defect: Defect) -> None:
-        expected = Status.INVALID if defect in (Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
+        expected = Status.INVALID if defect in (Defect.INPUTS, Defect.REFERENCE, Defect.CANARY, Defect.COST_MODEL) else Status.WRONG
         assert expected is defect.status
 
     def test_reports_the_first_defect_alone(self) -> None:
