@@ -356,6 +356,12 @@ class Kernel:
         """Compulsory bytes of one call of a variant (KeyError where there is none of this name)."""
         return (self.variant(variant_name).traffic or self.traffic)(case)
 
+    def activations_of(self, variant_name: str, case: Case) -> tuple[str, ...]:
+        """The activations that are declared for a variant in a case: its own, else the kernel's."""
+        own = self.variant(variant_name).activations
+        declared = self.activations if own is None else own
+        return tuple(declared(case) if callable(declared) else declared)
+
     def tolerance_of(self, case: Case) -> Tolerance:
         """The tolerance of one case."""
         return self.tolerance(case) if callable(self.tolerance) else self.tolerance[case.dtype]

@@ -47,18 +47,17 @@ def activations_of(subject: Subject, layout: Inputs) -> tuple[str, ...]:
     Raises:
         KernelFileError: one that is named is no input.
     """
-    kernel, case, own = subject.kernel, subject.case, subject.variant.activations
-    declared = kernel.activations if own is None else own
-    named = declared(case) if callable(declared) else declared
+    kernel, case = subject.kernel, subject.case
+    named = kernel.activations_of(subject.variant_name, case)
     if unknown := sorted(set(named) - set(layout)):
         raise KernelFileError(
             f"the activations of {subject.cell}",
             f"{unknown[0]!r} is no input of make_inputs: {', '.join(layout)}",
             "name inputs there",
         )
-    if not named and own is None and kernel.drift is not None:
-        named = tuple(kernel.drift.step_inputs(case, Generator(0, "meta")))
-    return tuple(named)
+    if not named and subject.variant.activations is None and kernel.drift is not None:
+        return tuple(kernel.drift.step_inputs(case, Generator(0, "meta")))
+    return named
 
 
 def plan_serving(
