@@ -13,22 +13,26 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness import errors
 from harness.authoring.catalogue import as_known
-from harness.authoring.model import Traffic
+from harness.authoring.model import AxisValue, Case, Drift, Kernel, Tolerance, Traffic
 from harness.authoring.workspace import Workspace, read_workspace
 
 
 @dataclass(frozen=True)
 class CaseInfo:
-    """One case: its key and tags, and what one call of it must move and compute.
+    """One case: its key and tags, what one call of it must move and compute, and how far its results may be off.
 
     Args:
         parts: what a call must move of the variants that do a part of the work alone.
+        other_bytes: what a call moves by the kernel's further models, by their names; they gate nothing.
+        cycle_steps: over how many steps bytes and flops are the mean: those of a cycle, 1 where a call's cost depends on no phase.
+        variants: those that take the case.
+        activations: by variant the inputs that the operation before has just written, as far as they are declared.
     """
 
     case: str
@@ -37,6 +41,11 @@ class CaseInfo:
     written_bytes: int = 0
     flops: int = 0
     parts: dict[str, Traffic] = field(default_factory=dict)
+    other_bytes: dict[str, int] = field(default_factory=dict)
+    cycle_steps: int = 1
+    tolerance: Tolerance | None = None
+    variants: list[str] = field(default_factory=list)
+    activations: dict[str, list[str]] = field(default_factory=dict)
 
     def traffic_of(self, variant: str) -> Traffic:
         """What one call of a variant must move."""
@@ -44,8 +53,33 @@ class CaseInfo:
 
 
 @dataclass(frozen=True)
+class VariantInfo:
+    """What one variant returns and changes in place, and whether it launches Triton kernels."""
+
+    triton: bool
+    outputs: list[str]
+    mutates: list[str]
+
+
+@dataclass(frozen=True)
+class DriftInfo:
+    """How a kernel with state is followed: `carry` from step to step, held at the checkpoints to `tolerance` by the state's dtype."""
+
+    steps: int
+    checkpoints: list[int]
+    carry: dict[str, str]
+    tolerance: dict[str, Tolerance]
+
+
+@dataclass(frozen=True)
 class KernelInfo:
-    """One kernel, as `harness kernels --format json` prints it; `doc` is its module docstring."""
+    """One kernel, as `harness kernels show NAME --format json` prints it; `doc` is its module docstring.
+
+    Args:
+        cursor: the tensor that holds the phase of a cycle.
+        defaults: of axes that a case's key leaves out where they have this value.
+        slots: changed tensor -> the indices that say which of its first axis are in use; the first `null_slots` belong to nobody.
+    """
 
     name: str
     file: str
@@ -57,6 +91,16 @@ class KernelInfo:
     mutates: list[str]
     cycle: bool
     drift: bool
+    cursor: str | None = None
+    axes: list[str] = field(default_factory=list)
+    defaults: dict[str, AxisValue] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    slots: dict[str, str] = field(default_factory=dict)
+    null_slots: int = 0
+    deterministic: bool = True
+    data: str = ""
+    by_variant: dict[str, VariantInfo] = field(default_factory=dict)
+    drift_limits: DriftInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -154,16 +198,78 @@ def _engine_path() -> str:
 
 def _from_json(data: dict[str, Any]) -> Description:
     def case(given: dict[str, Any]) -> CaseInfo:
-        return CaseInfo(**{**given, "parts": {variant: Traffic(**bytes_) for variant, bytes_ in given["parts"].items()}})
+        parts = {variant: Traffic(**bytes_) for variant, bytes_ in given["parts"].items()}
+        return CaseInfo(**{**given, "parts": parts, "tolerance": Tolerance(**given["tolerance"])})
 
-    kernels = [KernelInfo(**{**k, "cases": [case(c) for c in k["cases"]]}) for k in data["kernels"]]
+    def drift(given: dict[str, Any]) -> DriftInfo:
+        return DriftInfo(**{**given, "tolerance": {dtype: Tolerance(**found) for dtype, found in given["tolerance"].items()}})
+
+    def kernel(given: dict[str, Any]) -> KernelInfo:
+        by_variant = {name: VariantInfo(**found) for name, found in given["by_variant"].items()}
+        limits = given["drift_limits"] and drift(given["drift_limits"])
+        return KernelInfo(**{**given, "cases": [case(c) for c in given["cases"]], "by_variant": by_variant, "drift_limits": limits})
+
+    kernels = [kernel(k) for k in data["kernels"]]
     kinds = [KindInfo(**{**k, "cells": [KindCell(*c) for c in k["cells"]]}) for k in data["kinds"]]
     return Description(kernels, kinds)
 
 
+def _kernel(name: str, file: str, doc: str, kernel: Kernel) -> KernelInfo:
+    variants = {name: kernel.variant(name) for name in kernel.variants}
+    return KernelInfo(
+        name=name,
+        file=file,
+        doc=doc,
+        variants=list(variants),
+        default=kernel.default,
+        baseline=kernel.baseline,
+        cases=[_case(kernel, case) for case in kernel.cases],
+        mutates=list(kernel.mutates),
+        cycle=kernel.cycle is not None,
+        drift=kernel.drift is not None,
+        cursor=kernel.cycle.cursor if kernel.cycle else None,
+        axes=list(kernel.axes),
+        defaults=dict(kernel.defaults),
+        outputs=list(kernel.outputs),
+        slots=dict(kernel.slots),
+        null_slots=kernel.null_slots,
+        deterministic=kernel.deterministic,
+        data=kernel.data,
+        by_variant={name: VariantInfo(v.triton, list(v.outputs or ()), list(v.mutates or ())) for name, v in variants.items()},
+        drift_limits=_drift(kernel.drift) if kernel.drift else None,
+    )
+
+
+def _case(kernel: Kernel, case: Case) -> CaseInfo:
+    traffic = kernel.traffic(case)
+    takes = [name for name in kernel.variants if kernel.variant(name).cases(case)]
+    return CaseInfo(
+        case=case.key,
+        tags=sorted(case.tags),
+        read_bytes=traffic.read_bytes,
+        written_bytes=traffic.written_bytes,
+        flops=kernel.flops(case),
+        parts={name: kernel.traffic_of(name, case) for name in kernel.variants if kernel.variant(name).traffic is not None},
+        other_bytes={name: model(case) for name, model in kernel.other_traffic.items()},
+        cycle_steps=kernel.cycle.length(case) if kernel.cycle else 1,
+        tolerance=_plain(kernel.tolerance_of(case)),
+        variants=takes,
+        activations={name: list(found) for name in takes if (found := kernel.activations_of(name, case))},
+    )
+
+
+def _drift(drift: Drift) -> DriftInfo:
+    tolerance = {dtype: _plain(found) for dtype, found in drift.tolerance.items()}
+    return DriftInfo(drift.steps, list(drift.checkpoints), dict(drift.carry), tolerance)
+
+
+def _plain(tolerance: Tolerance) -> Tolerance:
+    """The same in dicts, which `asdict` can copy whatever mapping the file uses."""
+    return replace(tolerance, tensors=dict(tolerance.tensors))
+
+
 def _read(workspace: Workspace) -> Description:
     from harness.authoring.catalogue import load_kernels, load_kinds
-    from harness.authoring.model import Case, Kernel
 
     def limit(kind: str, kernel: Kernel, case: Case) -> float | None:
         if kind == "correctness":
@@ -172,27 +278,8 @@ def _read(workspace: Workspace) -> Description:
             return kernel.drift.tolerance_of(case).loosest
         return None
 
-    def _case(kernel: Kernel, case: Case) -> CaseInfo:
-        traffic = kernel.traffic(case)
-        parts = {name: kernel.traffic_of(name, case) for name in kernel.variants if kernel.variant(name).traffic is not None}
-        return CaseInfo(case.key, sorted(case.tags), traffic.read_bytes, traffic.written_bytes, kernel.flops(case), parts)
-
     loaded = load_kernels(workspace)
-    infos = [
-        KernelInfo(
-            name=name,
-            file=str(one.file.relative_to(workspace.root)),
-            doc=one.doc,
-            variants=list(one.kernel.variants),
-            default=one.kernel.default,
-            baseline=one.kernel.baseline,
-            cases=[_case(one.kernel, case) for case in one.kernel.cases],
-            mutates=list(one.kernel.mutates),
-            cycle=one.kernel.cycle is not None,
-            drift=one.kernel.drift is not None,
-        )
-        for name, one in loaded.items()
-    ]
+    infos = [_kernel(name, str(one.file.relative_to(workspace.root)), one.doc, one.kernel) for name, one in loaded.items()]
     kinds = []
     for name, (kind, file) in load_kinds(workspace).items():
         cells = [
