@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.authoring.model import TAGS
+from harness.cli import group
 from harness.devices.table import load_devices, resolve_devices
 from harness.plan.matrix import ROLES
 
@@ -20,6 +21,22 @@ def commands(document):
     """The lines after `$` in a document's console blocks, split into words."""
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     return [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def mentioned(document):
+    """What a document says to type outside of its blocks, split into words; a verb alone in a code span is only its name."""
+    prose = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
+    lines = [part for line in re.findall(r"^    (harness .*?)(?: {2,}.*)?$", prose, re.MULTILINE) for part in line.split(" && ")]
+    found = [shlex.split(text) for text in (*re.findall(r"`(harness [^`]+ [^`]+)`", prose), *lines)]
+    return [words[1:] for words in found if words[0] == "harness"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_what_the_prose_says_to_type_is_understood(document):
+    found = mentioned(document)
+    assert found
+    for verb, *words in found:
+        group.get_command(None, verb).make_context(verb, words)
 
 
 @pytest.fixture
@@ -49,7 +66,7 @@ def test_a_kernel_is_added_by_the_steps_of_contributing(copy, harness):
     listed, submitted, differed = [harness(*words[1:]) for words in commands("CONTRIBUTING.md")]
     assert "axpy" in listed.out
     assert submitted.code == 0, submitted.out
-    assert "correctness: 4 of 4 right" in submitted.out
+    assert "correctness: 6 of 6 right" in submitted.out
     # the accepted baselines may be of other code than the worktree under test: then nothing is compared
     assert differed.code in (0, 3), differed.out
     assert "axpy/fused" in differed.out

@@ -1,5 +1,12 @@
 from __future__ import annotations
 
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -178,3 +185,18 @@ class TestContentHash:
     )
     def test_takes_any_tensor(self, value: torch.Tensor) -> None:
         assert content_hash({"x": value}) == content_hash({"x": value.clone()})
+
+
+def signature(method: Callable[..., Any]) -> str:
+    """`uniform(shape, dtype="fp32")`: names and defaults, as a document has them."""
+    parts = []
+    for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+        default = parameter.default
+        parts.append(name if default is parameter.empty else f"{name}={json.dumps(default) if isinstance(default, str) else default}")
+    return f"{method.__name__}({', '.join(parts)})"
+
+
+def test_contributing_documents_every_method_of_a_generator() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    public = [method for name, method in vars(Generator).items() if not name.startswith("_")]
+    assert [signature(method) for method in public] == re.findall(r"^\| `generator\.(.+?)` \|", text, re.MULTILINE)
