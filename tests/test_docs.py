@@ -6,11 +6,13 @@ import shlex
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 
 from harness.authoring.model import TAGS
 from harness.cli import group
 from harness.devices.table import load_devices, resolve_devices
+from harness.errors import UnknownNameError
 from harness.plan.matrix import ROLES
 
 ROOT = Path(__file__).parent.parent
@@ -31,12 +33,28 @@ def mentioned(document):
     return [words[1:] for words in found if words[0] == "harness"]
 
 
+def parse(words):
+    """Read a command line as `harness` does, and run nothing."""
+    found = group
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        _, found, words = found.resolve_command(click.Context(found, info_name="harness"), words)
+    found.make_context("harness", words)
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_what_the_prose_says_to_type_is_understood(document):
     found = mentioned(document)
     assert found
-    for verb, *words in found:
-        group.get_command(None, verb).make_context(verb, words)
+    for words in found:
+        parse(words)
+
+
+def test_what_the_readme_says_is_not_there_yet_is_refused():
+    (sentence,) = re.findall(r"^Not written yet are (.*?)\. ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    for span in re.findall(r"`(.+?)`", sentence):
+        with pytest.raises((UnknownNameError, click.UsageError)) as refused:
+            parse(span.split())
+        assert not isinstance(refused.value, click.MissingParameter), span
 
 
 @pytest.fixture
