@@ -106,7 +106,7 @@ def test_the_documents_name_every_tag_and_role_of_a_matrix():
     assert [word for word in (*TAGS, *ROLES) if f"`{word}`" not in text] == []
 
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def links(document):
@@ -125,5 +125,7 @@ def test_every_tag_is_explained():
     assert list(TAGS) == re.findall(r"^\| `(\w+)` \|", tags, re.MULTILINE)
 
 
-def test_every_document_is_linked_from_the_readme():
-    assert set(DOCUMENTS[1:]) <= set(links(DOCUMENTS[0]))
+def test_every_document_is_linked_from_the_readme_or_the_index_of_its_folder():
+    pages = {document for document in DOCUMENTS if document.parent.parent == ROOT / "docs"}
+    assert set(DOCUMENTS[1:]) - pages <= set(links(DOCUMENTS[0]))
+    assert [page for page in pages if page not in links(page.parent.with_suffix(".md"))] == []

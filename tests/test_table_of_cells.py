@@ -1,10 +1,11 @@
 """benchmarks/table_of_cells.py: what it makes of the records of runs."""
 
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from table_of_cells import figures, summary, table
+from table_of_cells import figures, page, summary, write_pages
 
 from harness.records import Record
 
@@ -28,11 +29,13 @@ RECORDS = [
 
 
 def test_a_kernel_is_summed_up_by_the_deviation_of_its_cells():
-    assert summary(figures(RECORDS))[2:] == ["| k | 2 | 0.550 % | 1 | 1 | 1.00 % |"]
+    assert summary(figures(RECORDS), "cells")[2:] == ["| [k](cells/k.md) | 2 | 0.550 % | 1 | 1 | 1.00 % |"]
 
 
 def test_a_cell_has_the_medians_of_its_launches():
-    assert table("k", figures(RECORDS)) == [
+    assert page("k", figures(RECORDS)) == [
+        "# Every timed cell of k on h200",
+        "",
         "| variant | case | us | deviation | warm us | GB/s | % of ceiling | speed-up |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
         "| fused | `N=8,dtype=fp32` | 10.00 | 1.00 % | - | 1234 | - | - |",
@@ -41,5 +44,13 @@ def test_a_cell_has_the_medians_of_its_launches():
 
 
 def test_of_a_single_launch_there_is_no_deviation():
-    (*_, row) = table("k", figures([record("fused", "latency_us", 5.0)]))
+    (*_, row) = page("k", figures([record("fused", "latency_us", 5.0)]))
     assert row == "| fused | `N=8,dtype=fp32` | 5.00 | - | - | - | - | - |"
+
+
+def test_each_kernel_has_a_page_that_its_row_links(tmp_path):
+    of = figures(record("fused", "latency_us", us, i, kernel=kernel) for kernel in ("k", "m") for i, us in enumerate([9.9, 10.1]))
+    write_pages(of, tmp_path / "cells")
+    linked = re.findall(r"\((.+?)\)", "\n".join(summary(of, "cells")))
+    assert [tmp_path / link for link in linked] == sorted((tmp_path / "cells").iterdir())
+    assert (tmp_path / "cells/m.md").read_text() == "\n".join(page("m", of)) + "\n"
