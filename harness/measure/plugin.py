@@ -21,7 +21,7 @@ import pytest
 from harness.authoring.catalogue import as_known, load_kernels, load_kind, load_named, loaded_workspace
 from harness.authoring.workspace import find_workspace, read_workspace
 from harness.devices.table import Device, load_devices, resolve_devices
-from harness.errors import HarnessError
+from harness.errors import HarnessError, KernelFileError
 from harness.measure.by_hand import INTERPRETER, Picked, cells_of, check_histogram, no_job_file
 from harness.measure.launch import Emitter
 from harness.measure.replay import ReplayClock
@@ -379,9 +379,11 @@ def _blame(error: BaseException) -> Reading:
     import torch
     from triton.errors import TritonError
 
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    known = isinstance(error, KernelFileError)
+    words = f"{error.asked}: {error.found}; {error.do}" if isinstance(error, KernelFileError) else f"{type(error).__name__}: {error}"
+    words = " ".join(words.split())[:500]
     if workspace := loaded_workspace():
-        place = _place(error, workspace)
+        place = None if known else _place(error, workspace)  # such an error names the place itself, which is not where it was noticed
         words = as_known(words, workspace.root) + (f" ({place})" if place else "")
     text = words.encode("utf-8", "backslashreplace").decode()
     # by hand alone: in a launch nobody but the code under test skips, and must not pass by it

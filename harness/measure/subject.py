@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,8 @@ class Subject:
         """Inputs of the next draws of a generator.
 
         Raises:
-            KernelFileError: they are no dict, or hold tensors that the harness would not see.
+            KernelFileError: they are no dict, are not what the reference and the variant take, or hold tensors that the harness would
+                not see.
         """
         inputs = self.kernel.make_inputs(self.case, generator)
         asked = f"the inputs of {self.cell}"
@@ -65,6 +67,10 @@ class Subject:
             if isinstance(value, list | tuple | set | dict) and _holds_tensor(value):
                 found = f"{name} is a {type(value).__name__} of tensors, which would be neither copied, guarded nor compared"
                 raise KernelFileError(asked, found, "give each tensor an argument of its own")
+        for what, function in (("reference", self.kernel.reference), (f"variant {self.variant_name}", self.variant.call)):
+            if why := _not_taken(function, inputs):
+                found = f"make_inputs gives {', '.join(inputs)}; {what}{_where(function)} takes others: {why}"
+                raise KernelFileError(asked, found, "name the inputs alike in both")
         return inputs
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
@@ -79,6 +85,23 @@ class Subject:
         if len(outputs) != len(names):
             raise TypeError(f"{self.cell}: declares outputs {names}, returned {len(outputs)} values")
         return dict(zip(names, outputs, strict=True))
+
+
+def _not_taken(function: Callable[..., Any], inputs: Inputs) -> str | None:
+    """Why a function cannot be called with these inputs by name; None where it can, or where nothing says what it takes."""
+    try:
+        inspect.signature(function).bind(**inputs)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # of code in C, say
+        return None
+    return None
+
+
+def _where(function: Callable[..., Any]) -> str:
+    """` (kernels/axpy.py:35)`, with the path in full; empty where it is not known."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -16,8 +16,12 @@ from harness.report.shares import unit_lines
 
 LISTED = 20
 """Rows of one list; the rest is counted."""
-COST_MODEL = "cost_model"
-"""Code that opens the reason of a cell whose kernel file says of its bytes what its tensors contradict."""
+CONTRADICTED = {
+    "cost_model": "mend `traffic` in the kernel file of {kernel}, which its tensors contradict",
+    "reference": "mend `reference` in the kernel file of {kernel}, by which nothing can be judged",
+    "inputs": "mend `make_inputs` in the kernel file of {kernel}, whose inputs are not those of the seed alone",
+}
+"""Codes that open the reason of a cell whose kernel file contradicts itself, and what to do about it."""
 WIDTH = 200
 """Characters of a record's own words."""
 
@@ -144,8 +148,14 @@ def _kind(device: str, kind: str, tried: Sequence[_Ended]) -> str:
 
 
 def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
-    more = len(ended) - LISTED
-    return [*map(str, ended[:LISTED]), *([f"and {more} more; `harness show {run_id}` lists them all"] if more > 0 else [])]
+    """A line for all cells of a kernel that ended alike, for one and the same reason."""
+    alike: dict[tuple[object, ...], list[_Ended]] = {}
+    for one in ended:
+        alike.setdefault((one.cell.kernel, one.kind, one.status, one.doubted, one.reason), []).append(one)
+    groups = list(alike.values())
+    rows = [f"{group[0]}" + (f" (and {words.count(len(group) - 1, 'cell')} more)" if len(group) > 1 else "") for group in groups[:LISTED]]
+    more = sum(map(len, groups[LISTED:]))
+    return [*rows, *([f"and {more} more; `harness show {run_id}` lists them all"] if more else [])]
 
 
 def _again(run: Mapping[str, Any]) -> list[str]:
@@ -221,14 +231,14 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
 
 
 def _mend(run: Mapping[str, Any], undecided: Sequence[_Ended]) -> list[str]:
-    """What to do about cells that nothing was learnt of: mend the kernels whose cost model is wrong, time others again."""
-    wrong = {e.cell.kernel: e for e in reversed(undecided) if e.reason.partition(":")[0] == COST_MODEL}
+    """What to do about cells that nothing was learnt of: mend the kernels whose files contradict themselves, time others again."""
+    codes = [(e.cell.kernel, e.reason.partition(":")[0]) for e in undecided]
+    wrong = {key: e for key, e in reversed([*zip(codes, undecided, strict=True)]) if key[1] in CONTRADICTED}
     steps = [
-        f"mend `traffic` in the kernel file of {kernel}, which its tensors contradict ({COST_MODEL}): "
-        + repeat(e.cell, e.kind, None, dirty=True)
-        for kernel, e in sorted(wrong.items())
+        f"{CONTRADICTED[code].format(kernel=kernel)} ({code}): {repeat(e.cell, e.kind, None, dirty=True)}"
+        for (kernel, code), e in sorted(wrong.items())
     ]
-    other = [e for e in undecided if e.kind == "latency" and e.cell.kernel not in wrong]
+    other = [e for e in undecided if e.kind == "latency" and e.cell.kernel not in {kernel for kernel, _ in wrong}]
     if other:
         steps.append(f"take the first undecided time again: {repeat(other[0].cell, other[0].kind, run['commit'], dirty=run['dirty'])}")
     return steps

@@ -163,6 +163,15 @@ class TestInputs:
         reason = "inputs: make_inputs gives other inputs for the same seed: draw all that is random from its generator"
         assert {(Status.INVALID, reason)} == {(r.status, r.reason) for r in readings}
 
+    def test_that_the_reference_does_not_take_are_told_with_its_place(self) -> None:
+        found = r"make_inputs gives x; reference \(/.+/test_correctness\.py:\d+\) takes others: missing a required argument: 'xs'"
+        with pytest.raises(KernelFileError, match=found):
+            check(lambda x: 2 * x, reference=lambda xs: {"y": 2 * xs})
+
+    def test_that_a_variant_does_not_take_are_told_with_its_place(self) -> None:
+        with pytest.raises(KernelFileError, match=r"; variant \w+ \(/.+\) takes others: missing a required argument: 'xs'"):
+            check(lambda xs: 2 * xs)
+
     def test_that_have_no_names_are_refused(self) -> None:
         with pytest.raises(KernelFileError, match="make_inputs gives a tuple"):
             check(lambda x: 2 * x, make_inputs=lambda case, generator: (generator.uniform((4, 6)),))

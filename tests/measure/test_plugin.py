@@ -12,6 +12,7 @@ import torch
 
 from harness.authoring.catalogue import load_kernels
 from harness.authoring.workspace import find_workspace
+from harness.errors import KernelFileError
 from harness.measure import plugin
 from harness.measure.plugin import Progress, Session, _blame
 from harness.measure.subject import Reading
@@ -87,6 +88,7 @@ def test_what_the_interpreter_wraps_names_the_line_of_the_kernel(blamed: Any, re
 
 def test_an_error_of_nobody_in_the_workspace_has_no_line() -> None:
     assert "ValueError: no" == _blame(ValueError("no")).reason
+    assert "the inputs: none; name some" == _blame(KernelFileError("the inputs", "none", "name some")).reason
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import Cell, Record
-from harness.report.run import COST_MODEL, LISTED, render_run
+from harness.report.run import CONTRADICTED, LISTED, render_run
 
 FLEET = ("a10g", "b200", "h200", "mi300x")
 
@@ -154,7 +154,8 @@ class TestNext:
         from harness.measure.checks import Defect
         from harness.measure.clock.validity import Reason
 
-        assert {COST_MODEL} == {Defect.COST_MODEL, Reason.COST_MODEL}
+        assert Defect.COST_MODEL == Reason.COST_MODEL
+        assert set(CONTRADICTED) == {Defect.COST_MODEL, Defect.REFERENCE, Defect.INPUTS}
 
     def test_another_undecided_time_is_taken_again(self, good) -> None:
         bad = record(cells("h200", 2)[1], "latency", "invalid", "contended: another process")
@@ -199,10 +200,21 @@ def test_a_cell_that_is_undecided_by_no_record_of_its_own_is_listed_and_not_coun
 
 
 def test_a_long_list_is_cut_and_counted() -> None:
-    records = [record(cell, "correctness", "wrong") for cell in cells("cpu", LISTED + 5)]
+    records = [record(cell, "correctness", "wrong", f"off by {n}") for n, cell in enumerate(cells("cpu", LISTED + 5))]
     text = render_run(run_of(records, 1), records)
     assert LISTED == text.count("  correctness  wrong")
     assert "and 5 more; `harness show 20260131T235959-1f2e3d` lists them all" in text
+
+
+def test_cells_of_a_kernel_that_ended_alike_share_a_line() -> None:
+    alike, other = cells("cpu", 4), cells("h200", 1)
+    records = [record(cell, "correctness", "invalid", "reference: y is torch.bfloat16") for cell in [*alike, *other]]
+    records.append(record(alike[0], "drift", "invalid", "reference: y is torch.bfloat16"))
+    text = render_run(run_of(records, 3), records)
+    assert f"  {alike[0]}  correctness  invalid: reference: y is torch.bfloat16 (and 4 cells more)\n" in text
+    assert f"  {alike[0]}  drift  invalid: reference: y is torch.bfloat16\n" in text
+    (step,) = [line for line in text.splitlines() if "mend" in line]
+    assert "mend `reference` in the kernel file of norm, by which nothing can be judged (reference): harness submit --ref worktree" in step
 
 
 def test_a_long_reason_is_cut_and_stays_on_one_line() -> None:
