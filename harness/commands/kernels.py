@@ -160,7 +160,7 @@ def _print_limits(kernel: KernelInfo, tolerances: Sequence[Tolerance]) -> None:
     after = ", ".join(map(str, drift.checkpoints))
     _say(
         f"drift: {drift.steps} steps of the cases tagged drift, each of which keeps its tolerance above; carried are {carried}, whose "
-        f"limits, by the dtype of the state, are the same after {after} steps"
+        f"limits, by the axis state of a case, else by its dtype, are the same after {after} steps"
     )
     for dtype, tolerance in drift.tolerance.items():
         _say(f"{dtype}: {_limits(tolerance)}", "  ")

@@ -96,7 +96,8 @@ tolerances: the relative L2 error that an output or changed tensor may have; int
      one rounding
 
 drift: 50 steps of the cases tagged drift, each of which keeps its tolerance above; carried are
-  state, whose limits, by the dtype of the state, are the same after 1, 10 steps
+  state, whose limits, by the axis state of a case, else by its dtype, are the same after 1, 10
+  steps
   bf16: 2e-05; cosine at least 0.9999
      it forgets
 
