@@ -6,6 +6,7 @@ first written as a git tree, through a temporary index that leaves the user's ow
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -50,7 +51,7 @@ def tree_of_commit(git: Git, commit: str, ref: str, resolved: str) -> Tree:
 
 
 def tree_of_worktree(git: Git, ref: str = "worktree") -> Tree:
-    """The worktree as it is: tracked and untracked files, without ignored ones. Dirty where its code is not HEAD's.
+    """The worktree as it is: tracked and untracked files, without ignored ones and the harness's own. Dirty where its code is not HEAD's.
 
     Raises:
         RefError: there is no commit yet.
@@ -65,7 +66,8 @@ def tree_of_worktree(git: Git, ref: str = "worktree") -> Tree:
             shutil.copyfile(own, index)
         env = {"GIT_INDEX_FILE": str(index)}
         try:
-            git.run("add", "--all", "--", str(git.root), env=env)
+            own_files = f":(exclude,top,literal){git.prefix}.harness"  # a run writes there before there is a `.gitignore`
+            git.run("add", "--all", "--", ":/", own_files, env=env)
             tree = git.run("write-tree", env=env)
         except GitFailed as error:
             raise RefError("the worktree as a git tree", str(error), "mend what git names, or commit and use --ref HEAD") from error
@@ -87,9 +89,10 @@ def tree_of_record(git: Git, of: Mapping[str, Any]) -> Tree:
     if git.has(tree.tree):
         return tree
     if tree.commit is not None and git.has(tree.commit):
-        committed = tree_of_commit(git, tree.commit, tree.ref, tree.resolved)
-        if committed.code_digest == tree.code_digest:
-            return committed
+        with contextlib.suppress(WorkspaceError):  # a commit before the workspace
+            committed = tree_of_commit(git, tree.commit, tree.ref, tree.resolved)
+            if committed.code_digest == tree.code_digest:
+                return committed
     raise RefError(
         f"the code of {tree.resolved}, git tree {tree.tree[:12]}",
         "git has no such object here: the run was made in another clone, or git has removed what no commit holds since",

@@ -81,6 +81,20 @@ def test_git_ignores_what_is_written(repository, git):
     assert ("", before) == (repository.git("status", "--porcelain"), resolve(git, "worktree").tree)
 
 
+@pytest.mark.parametrize("folder", ["", "ops/"], ids=["at the root", "below it"])
+def test_what_a_run_writes_before_there_is_code_is_in_no_worktrees_tree(repository, folder):
+    for name in ("pyproject.toml", "kernels/scale.py"):
+        repository.write(folder + name, (repository.root / name).read_text())
+    if folder:
+        repository.commit("a workspace below the root")
+    git = Git(repository.root / folder)
+    before = resolve(git, "worktree").tree
+    repository.write(f"{folder}.harness/runs/a/server.log", "a run")
+    assert before == resolve(git, "worktree").tree
+    repository.write("notes.txt", "another file")
+    assert before != resolve(git, "worktree").tree
+
+
 def test_the_same_code_is_written_once(repository, git):
     workspace = find_workspace(repository.root)
     first = checkout(git, resolve(git, "HEAD"), workspace)
@@ -131,6 +145,15 @@ def test_the_code_of_a_run_that_no_commit_holds_is_not_replaced(repository, git,
     worktree = resolve(git, "worktree")
     with pytest.raises(RefError, match=rf"(?s)git tree {worktree.tree[:12]}.*another clone.*submit anew"):
         tree_of_record(clone, dataclasses.asdict(worktree))
+
+
+def test_nor_that_of_a_run_whose_commit_has_no_workspace_yet(repository, tmp_path):
+    repository.git("rm", "-q", "--cached", "pyproject.toml")
+    repository.git("commit", "-q", "-m", "without the workspace")
+    repository.git("clone", "-q", ".", str(tmp_path / "clone"))
+    run = {"ref": "worktree", "resolved": "worktree", "commit": repository.git("rev-parse", "HEAD")}
+    with pytest.raises(RefError, match=r"(?s)git tree 0123456789ab.*another clone.*submit anew"):
+        tree_of_record(Git(tmp_path / "clone"), {**run, "tree": "0123456789ab" + 28 * "0", "code_digest": "of another", "dirty": True})
 
 
 def test_a_workspace_may_lie_below_the_repositorys_root(repository):
