@@ -10,9 +10,11 @@ write beside one is found. A run without the tool's summary, or without a test t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -49,13 +51,22 @@ def check(cell: KindCell, device: str, environment: dict[str, str], timeout_s: f
     job = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "jobs/correctness.py"), "--device", device]
     chosen = ["--kernel", cell.kernel, "--variant", cell.variant, "--case", cell.case]
     tool = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", str(FOUND)]
-    try:
-        done = subprocess.run(
-            [*tool, *job, *chosen], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False, f"no end within {timeout_s:g} s"
-    text = done.stdout + done.stderr
+    with subprocess.Popen(
+        [*tool, *job, *chosen],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as done:
+        try:
+            text, _ = done.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False, f"no end within {timeout_s:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(done.pid, signal.SIGKILL)  # the tool alone would leave what it runs on the GPU
     if done.returncode:
         print(text[-4000:], file=sys.stderr)
     errors = re.search(r"ERROR SUMMARY: (\d+) error", text)
