@@ -86,7 +86,7 @@ def test_a_killed_submit_leaves_no_orphan_and_resume_runs_only_the_rest(bundled,
         submit.send_signal(signal.SIGKILL)
         submit.wait()
     time.sleep(5)
-    assert _processes_in(runs) == []
+    _wait_for(lambda: not _processes_in(runs), 60)
     before = [json.loads(line)[0] for line in journal.read_bytes()[: journal.read_bytes().rfind(b"\n") + 1].splitlines()]
     resumed = harness("submit", "--resume", "last", "--format", "json")
     after = [json.loads(line)[0] for line in journal.read_bytes().splitlines()]

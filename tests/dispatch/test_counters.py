@@ -100,10 +100,10 @@ def test_a_tool_that_counts_nothing_says_why(ncu, body, found, do):
 
 
 def test_a_tool_that_hangs_is_ended_with_what_it_started(ncu, monkeypatch, tmp_path):
-    monkeypatch.setattr(counters, "START_S", 2.0)
+    monkeypatch.setattr(counters, "START_S", 6.0)
     monkeypatch.setattr(counters, "CALL_S", 0.0)
     body = "import os, time, subprocess\nchild = subprocess.Popen(['sleep', '60'])\nlog.with_name('child').write_text(str(child.pid))"
-    with pytest.raises(Undecided, match="ncu took over 2 s"):
+    with pytest.raises(Undecided, match="ncu took over 6 s"):
         ncu(f"{body}\ntime.sleep(60)")()
     child = int((tmp_path / "scratch/ncu/child").read_text())
     deadline = time.monotonic() + 20  # it has been told to end; a busy machine takes its time
@@ -114,8 +114,10 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(ncu, monkeypatch, tmp_p
 
 def is_running(pid):
     """Whether a process does anything still; one that nobody has waited for does not."""
-    stat_file = Path(f"/proc/{pid}/stat")
-    return stat_file.exists() and stat_file.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_tool_that_cannot_start(tmp_path):

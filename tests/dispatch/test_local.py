@@ -82,10 +82,10 @@ def test_a_crash_runs_once(repository, tmp_path):
 
 def test_a_hang_that_ignores_signals_is_killed_at_its_deadline_and_the_next_runs(repository):
     repository.job(
-        "if subject.case.N == 8: [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)], time.sleep(600)", deadline=1.0
+        "if subject.case.N == 8: [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)], time.sleep(600)", deadline=5.0
     )
     outcome = run(repository)
-    assert statuses(outcome) == {("double", "N=8"): ("timeout", "no end within 1 s"), ("double", "N=9"): ("ok", None)}
+    assert statuses(outcome) == {("double", "N=8"): ("timeout", "no end within 5 s"), ("double", "N=9"): ("ok", None)}
 
 
 def test_an_exception_is_a_crash_with_its_text_and_line(repository):
@@ -131,7 +131,7 @@ def test_a_launch_sees_no_variable_that_is_not_allowed(repository, monkeypatch):
 
 
 def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
-    repository.job("time.sleep(30 if subject.case.N == 9 else 0)")
+    repository.job("time.sleep(120 if subject.case.N == 9 else 0)")
     dispatcher = LocalDispatcher(1)
     workspace = find_workspace(repository.root)
     plan = make_plan(workspace, "worktree", "all", Filters())
@@ -148,7 +148,7 @@ def test_cancelling_kills_what_runs_and_says_cancelled_of_the_rest(repository):
     )
     assert statuses(outcome) == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("cancelled", "the run was stopped")}
     assert outcome.exit_code == 130
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 90
 
 
 def test_a_run_that_may_outlive_its_terminal_does(repository):
@@ -295,8 +295,8 @@ class TestWhatACellPutsOff:
         assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("crash", "killed by SIGSEGV")}
 
     def test_is_measured_in_another_launch_where_the_cell_after_it_hangs_when_it_ends(self, put_off):
-        found, _ = put_off(teardown="time.sleep(60 if subject.case.N == 9 else 0)", deadline=2.0)
-        assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("timeout", "no end within 2 s")}
+        found, _ = put_off(teardown="time.sleep(60 if subject.case.N == 9 else 0)", deadline=5.0)
+        assert found == {("double", "N=8"): ("ok", None), ("double", "N=9"): ("timeout", "no end within 5 s")}
 
     def test_is_measured_in_another_launch_where_the_cell_after_it_ends_the_process(self, put_off):
         found, _ = put_off(teardown="subject.case.N == 9 and os._exit(3)")

@@ -37,19 +37,18 @@ def owner():
 
 
 def test_a_unit_that_another_process_measures_is_waited_for(owner, caplog):
-    threading.Timer(1.0, owner.stdin.close).start()
     began = time.monotonic()
+    threading.Timer(1.0, owner.stdin.close).start()
     with unit_lock(UUID, threading.Event()):
         assert time.monotonic() - began > 0.9
     assert [f"unit {UUID} is being measured by process {owner.pid}: waiting"] == caplog.messages
 
 
-def test_an_owner_that_was_killed_holds_nothing(owner):
+def test_an_owner_that_was_killed_holds_nothing(owner, caplog):
     owner.kill()
     owner.wait()
-    began = time.monotonic()
     with unit_lock(UUID, threading.Event()):
-        assert time.monotonic() - began < 0.4
+        assert [] == caplog.messages, "it was waited for"
 
 
 def test_waiting_ends_when_the_run_is_cancelled(owner):

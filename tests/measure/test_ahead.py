@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,18 @@ def test_a_compile_that_hangs_is_ended_with_what_it_started_and_the_server_goes_
     command = [sys.executable, "-c", HANGS, "h200", str(note), "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "compiling the engine's own kernels ahead did not end within 4 s: launches compile them" in done.stderr
-    status = Path(f"/proc/{note.read_text()}/stat")
-    assert not status.exists() or status.read_text().rpartition(") ")[2].startswith("Z")
+    deadline = time.monotonic() + 20  # it has been told to end; a busy machine takes its time
+    while is_running(Path(f"/proc/{note.read_text()}/stat")):
+        assert time.monotonic() < deadline, "its child still runs"
+        time.sleep(0.01)
+
+
+def is_running(stat_file):
+    """Whether a process does anything still; one that nobody has waited for does not."""
+    try:
+        return not stat_file.read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return False
 
 
 @pytest.mark.gpu

