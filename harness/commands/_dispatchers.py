@@ -29,12 +29,14 @@ def make_dispatcher(name: str, address: str | None, slots: int | None, max_queue
         max_queue: seconds that a job waits while others hold its device.
 
     Raises:
-        UsageError: an option of `ray` with another dispatcher.
-        HarnessError: an address that is none.
+        HarnessError: an option of `ray` with another dispatcher, or an address that is none.
     """
+    from harness.errors import HarnessError
+
     if name == "local":
         if address is not None or max_queue is not None:
-            raise click.UsageError("--address and --max-queue belong to --dispatcher ray")
+            given = "--address" if address is not None else "--max-queue"
+            raise HarnessError(f"{given} with --dispatcher {name}", "it belongs to --dispatcher ray", f"add that, or leave {given} out")
         from harness.dispatch.local import LocalDispatcher
 
         return LocalDispatcher(slots)

@@ -76,14 +76,22 @@ def command(
 
 
 def _source(range_: str | None, source: Path | None, judging: _judged.Judging) -> Callable[[], dict[str, Any]]:
-    """What makes the diff, or reads it."""
+    """What makes the diff, or reads it.
+
+    Raises:
+        HarnessError: not one of both is given, or a file and options of a range.
+    """
+    from harness.errors import HarnessError
+
     if (range_ is None) == (source is None):
-        raise click.UsageError("give a range A..B, or --from FILE")
+        found = "neither a range nor --from" if source is None else f"both the range {range_} and --from {source}"
+        raise HarnessError("to post a diff", found, "give a range A..B, or --from FILE")
     if source is None:
         text = str(range_)
         return lambda: _judged.judge_range(text, judging)
     if judging != _judged.Judging():
-        raise click.UsageError("--from posts a diff that is judged already: give --metric, --fail-on and the like to `harness diff`")
+        found = "options that say how a range is judged, and the diff of a file is judged already"
+        raise HarnessError(f"to post the diff of {source}", found, "give --metric, --fail-on and the like to `harness diff`")
     file = source
 
     def read() -> dict[str, Any]:

@@ -23,7 +23,10 @@ def command(context: click.Context, address: str | None, output: str) -> None:
     if context.invoked_subcommand is not None:
         return
     if address is None:
-        raise click.UsageError("give --address HOST:PORT; `harness fleet up --simulate DEVICES` starts a fleet to try things on")
+        from harness.errors import HarnessError
+
+        do = "give --address HOST:PORT; `harness fleet up --simulate DEVICES` starts a fleet to try things on"
+        raise HarnessError("the nodes of a Ray cluster", "no --address", do)
     from harness.dispatch.ray.dispatcher import RayDispatcher
 
     dispatcher = RayDispatcher(address)
@@ -55,12 +58,13 @@ def up(devices: str) -> None:
 
     from harness.devices.table import load_devices, resolve_devices
     from harness.dispatch.ray.simulated import simulated_fleet
+    from harness.errors import HarnessError
 
     names = [name.strip() for name in devices.split(",") if name.strip()]
     table = {name: device for name, device in load_devices().items() if device.triton_target is not None}
     each = [device for name in names for device in resolve_devices([name], table)]
     if not each:
-        raise click.UsageError("--simulate names no device")
+        raise HarnessError(f"--simulate {devices!r}", "it names no device", "name devices or groups: `harness devices` lists them")
     click.echo(f"starting a head and {len(each)} nodes, which takes about {3 + 2 * len(each)} s", err=True)
     with suppress(KeyboardInterrupt), simulated_fleet(each) as fleet:
         click.echo(f"fleet at {fleet.address}: {', '.join(fleet.nodes)}")
