@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import io
 import os
 import pkgutil
+import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 import harness.commands
 from harness.commands._group import Group
 from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Verbs(Group):
@@ -54,13 +60,16 @@ def group() -> None:
 def main() -> None:
     """Run the command line; the one place where errors become exit codes.
 
-    Exit code 1 means that something got worse, so no fault of ours or of the machine may end with it.
+    Exit code 1 means that something got worse, so no fault of ours or of the machine may end with it. A verb whose output nobody
+    reads goes to its end and keeps its exit code; one whose output cannot be written never ends with 0.
     """
+    out, sys.stdout = _stream(1, sys.stdout)
+    _, sys.stderr = _stream(2, sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
-        status = group.main(standalone_mode=False)
+        status = group.main(prog_name="harness", standalone_mode=False)
     except HarnessError as error:
         click.echo(f"harness: {error}", err=True)
         status = error.exit_code
@@ -72,13 +81,47 @@ def main() -> None:
         error.show()
         status = 2
     except OSError as error:
-        click.echo(f"harness: asked: {' '.join(sys.argv[1:])}\nfound: {error}\ndo next: mend that (is the disk full?) and repeat", err=True)
+        _say(str(error), "mend that (is the disk full?) and repeat")
         status = 3
     except Exception:
         traceback.print_exc()
         click.echo("harness: this is a defect of the harness; nothing was decided", err=True)
         status = 3
-    sys.exit(status if isinstance(status, int) else 0)
+    status = status if isinstance(status, int) else 0
+    sys.stdout.flush()
+    if out.lost is not None and not isinstance(out.lost, BrokenPipeError):
+        _say(f"its output cannot be written: {out.lost.strerror}", "make room where its output goes, or send it elsewhere, and repeat")
+        status = status or 3
+    sys.exit(status)
+
+
+class _Output(io.FileIO):
+    """A descriptor that takes all it is given: what it could not write is lost, and why is kept in `lost`."""
+
+    lost: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write what can be written; none of it once something was lost."""
+        if self.lost is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.lost = error
+        return memoryview(data).nbytes
+
+
+def _stream(descriptor: int, now: TextIO | None) -> tuple[_Output, TextIO]:
+    """An output of this process and the stream that writes to it, in the place of `now`, which is None where it was closed."""
+    if now is None:  # the next file to be opened would take its number, and what is printed by a child
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.set_inheritable(descriptor, True)
+    output = _Output(descriptor, "w", closefd=False)
+    encoding, errors = (now.encoding, now.errors) if now else (None, "backslashreplace")
+    return output, io.TextIOWrapper(io.BufferedWriter(output), encoding, errors, line_buffering=True)
+
+
+def _say(found: str, do: str) -> None:
+    click.echo(f"harness: asked: {shlex.join(['harness', *sys.argv[1:]])}\nfound: {found}\ndo next: {do}", err=True)
 
 
 def run() -> None:

@@ -1,5 +1,6 @@
 """Every verb's help: quick, with an example, and without what only the verb itself needs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,78 @@ cli.run()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (status, "left as ever") == (done.returncode, done.stdout)
+
+
+def of_verb(body, redirect="", *, closed_pipe=False):
+    """Run a verb that is `body` through a shell; a reader that leaves before a line was written, where `closed_pipe`."""
+    code = f"""
+import sys, click
+from harness import cli
+@click.command()
+def command():
+    {body}
+cli.Verbs.get_command = lambda *_: command
+sys.argv = ["harness", "verb"]
+cli.run()
+"""
+    read, write = os.pipe()
+    os.close(read)
+    shell = ["sh", "-c", f'exec "$0" -c "$1" {redirect}', sys.executable, code]
+    try:
+        stdout = write if closed_pipe else subprocess.PIPE
+        return subprocess.run(shell, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    finally:
+        os.close(write)
+
+
+SAYS = "[click.echo('word ' * 9999) for _ in range(9)]; return {status}"
+
+
+@pytest.mark.parametrize("status", [0, 1, 3])
+@pytest.mark.parametrize("redirect", ["", ">&-", "2>&1", "<&- >&- 2>&-"])
+def test_a_verb_that_nobody_reads_keeps_its_exit_code_and_says_nothing(redirect, status):
+    done = of_verb(SAYS.format(status=status), redirect, closed_pipe=True)
+    assert (status, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, 3), (1, 1), (3, 3)])
+def test_a_verb_whose_output_meets_a_full_disk_says_so_and_is_no_pass(status, ends):
+    done = of_verb(SAYS.format(status=status), ">/dev/full")
+    assert ends == done.returncode
+    assert done.stderr == (
+        "harness: asked: harness verb\nfound: its output cannot be written: No space left on device\n"
+        "do next: make room where its output goes, or send it elsewhere, and repeat\n"
+    )
+
+
+def test_a_child_of_a_verb_without_stdout_has_one_that_goes_nowhere():
+    done = of_verb("import subprocess; return subprocess.run(['sh', '-c', 'echo said'], check=False).returncode", ">&-")
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("args", "found", "do"),
+    [
+        (("runs", "--frmat", "json"), "no option --frmat", "use --format; `harness runs --help` says what it takes"),
+        (("runs", "--format", "xml"), "invalid value for '--format': 'xml' is not one of 'text', 'json'", "`harness runs --help` says"),
+        (("runs", "--format"), "option '--format' requires an argument", "`harness runs --help` says what it takes"),
+        (("runs", "--limit", "0"), "invalid value for '--limit': 0 is not in the range x>=1", "`harness runs --help` says what it takes"),
+        (("diff",), "missing argument 'A..B'", "`harness diff --help` says what it takes"),
+        (("kernels", "show", "a b", "c"), "got unexpected extra argument (c)", "`harness kernels show --help` says what it takes"),
+        (("check",), "neither a range nor --from", "give a range A..B, or --from FILE"),
+        (("fleet",), "no --address", "give --address HOST:PORT; "),
+        (("submit", "--max-queue", "3"), "it belongs to --dispatcher ray", "add that, or leave --max-queue out"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_misused_is_an_error_of_three_parts(args, found, do):
+    done = subprocess.run([sys.executable, "-m", "harness", *args], capture_output=True, text=True, check=False)
+    assert (2, "") == (done.returncode, done.stdout)
+    asked, *rest = done.stderr.splitlines()
+    assert asked.startswith("harness: asked: ")
+    assert [f"found: {found}", True] == [rest[0], rest[1].startswith(f"do next: {do}")]
+
+
+def test_the_command_that_was_asked_for_is_printed_as_a_shell_takes_it():
+    done = subprocess.run([sys.executable, "-m", "harness", "kernels", "show", "a b", "c"], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("harness: asked: harness kernels show 'a b' c\n")
