@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.commands import _options
+
 if TYPE_CHECKING:
     from harness.judge.model import Policy
 
@@ -19,7 +21,7 @@ _OPTIONS = (
     click.option("--matrix", metavar="NAME|FILE", help="Compare what this matrix holds alone, though base has more (default: all)."),
     click.option("--kernel", "kernels", multiple=True, metavar="GLOB", help="Compare these kernels alone (may be repeated)."),
     click.option("--no-compile", is_flag=True, help="Compile no static rows that a side lacks."),
-    click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs."),
+    _options.store,
 )
 
 
@@ -60,11 +62,10 @@ def judge_range(range_: str, judging: Judging) -> dict[str, Any]:
     from harness.judge.diff import judge
     from harness.judge.model import INTERPRETER
     from harness.report.json import to_json
-    from harness.store.runs import RunStore
 
     policy = _policy(judging)
     workspace = find_workspace()
-    store = RunStore(judging.store_uri or workspace.runs_dir)
+    store = _options.stored_runs(judging.store_uri)
     say = partial(click.echo, err=True)
     assembler = Assembler(workspace, store, say, compile_missing=not judging.no_compile, kernels=judging.kernels)
     sides = assembler.sides(range_, exact=judging.exact, matrix=judging.matrix)

@@ -28,7 +28,7 @@ def command() -> None:
 @click.argument("run")
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Only these of its devices (may be repeated).")
 @_options.kind
-@click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
+@_options.store
 @_options.format_text_json
 def accept(run: str, devices: tuple[str, ...], kinds: tuple[str, ...], store_uri: str | None, output: str) -> None:
     """Copy the results of RUN into baselines/, to be committed.
@@ -38,10 +38,9 @@ def accept(run: str, devices: tuple[str, ...], kinds: tuple[str, ...], store_uri
     """
     from harness.authoring.workspace import find_workspace
     from harness.store.baselines import accept as accept_run
-    from harness.store.runs import RunStore
 
     workspace = find_workspace()
-    store = RunStore(store_uri or workspace.runs_dir)
+    store = _options.stored_runs(store_uri)
     report = accept_run(store, store.resolve(run), workspace.baselines_dir, devices=devices or None, kinds=kinds or None)
     if output == "json":
         import json

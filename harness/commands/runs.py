@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="\b\nExamples:\n  harness runs\n  harness runs --limit 5 --format json")
-@click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
+@_options.store
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the newest N runs.")
 @_options.format_text_json
 def command(store_uri: str | None, limit: int | None, output: str) -> None:
@@ -21,10 +21,7 @@ def command(store_uri: str | None, limit: int | None, output: str) -> None:
 
     Any of them may be named as run:ID, by the beginning of its id, or as run:last.
     """
-    from harness.authoring.workspace import find_workspace
-    from harness.store.runs import RunStore
-
-    store = RunStore(store_uri or find_workspace().runs_dir)
+    store = _options.stored_runs(store_uri)
     infos = store.list()
     shown = infos[:limit]
     if output == "json":
@@ -34,7 +31,7 @@ def command(store_uri: str | None, limit: int | None, output: str) -> None:
         click.echo(json.dumps([asdict(info) for info in shown], indent=2))
         return
     if not infos:
-        click.echo(f"no runs in {store.folder}: make one with `harness submit`")
+        click.echo(f"no runs in {store.folder}: make one with `harness submit{store.option}`")
         return
     from harness.commands._table import print_table
 

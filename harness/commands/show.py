@@ -27,7 +27,7 @@ EXAMPLE = "KERNEL/VARIANT/M=64,N=5120,dtype=bf16@cpu"
 )
 @click.argument("names", metavar="CELL_OR_RUN...", nargs=-1, required=True)
 @click.option("--ncu", "by_ncu", is_flag=True, help="Count one call of each CELL by ncu on the GPU of this machine; several may be given.")
-@click.option("--store", "store_uri", metavar="URI", help="Read runs from here rather than from .harness/runs.")
+@_options.store
 @_options.format_text_json
 def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output: str) -> int:
     """Show the newest records of a cell, or what became of a run.
@@ -44,10 +44,9 @@ def command(names: tuple[str, ...], by_ncu: bool, store_uri: str | None, output:
     """
     from harness.authoring.workspace import find_workspace
     from harness.errors import HarnessError
-    from harness.store.runs import RunStore
 
     workspace = find_workspace()
-    store = RunStore(store_uri or workspace.runs_dir)
+    store = _options.stored_runs(store_uri)
     if by_ncu:
         from harness.commands._counted import show_counted
 

@@ -100,7 +100,7 @@ def command(
     carrier = _dispatchers.make_dispatcher(dispatcher, address, slots, max_queue)
     workspace = find_workspace()
     required = resolve_devices(require, load_devices()) if require else []
-    store = RunStore(store_uri or workspace.runs_dir)
+    store = RunStore(store_uri or workspace.runs_dir, _options.store_option(store_uri))
     before = store.read_run(store.resolve(resume)) if resume else None
     now = datetime.now(UTC)
     run_id = before["run_id"] if before else new_run_id(now)

@@ -38,6 +38,17 @@ class Folder:
         """Whether it is on this machine's disk."""
         return bool(self.filesystem.type_name == "local")
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a folder: on an object store, whether a file is below.
+
+        Raises:
+            StoreError: the store cannot be reached.
+        """
+        with _reaching(str(self)):
+            info = self.filesystem.get_file_info(self.root or "/")
+        return bool(info.type == fs.FileType.Directory)
+
     def at(self, path: str) -> Folder:
         """The folder below at `path`, which need not exist."""
         return Folder(self.filesystem, f"{self.root}/{path}")

@@ -121,13 +121,15 @@ class RunStore:
 
     Args:
         place: a path, a URI such as `s3://bucket/runs`, or an open folder.
+        option: what the commands that errors name need to find it: ` --store URI`.
 
     Raises:
         StoreError: no file system for the URI.
     """
 
-    def __init__(self, place: str | Path | Folder) -> None:
+    def __init__(self, place: str | Path | Folder, option: str = "") -> None:
         self.folder = place if isinstance(place, Folder) else open_folder(place)
+        self.option = option
 
     def save(self, run: Mapping[str, Any]) -> None:
         """Write a run's run.json, atomically; its records stay as they are.
@@ -334,9 +336,8 @@ class RunStore:
     def _unknown(self, name: str) -> UnknownNameError:
         ids = [name for name in self.folder.children() if self.folder.size(f"{name}/run.json") is not None]
         found = f"no run's id begins so; the newest runs in {self.folder}: {', '.join(ids[-10:])}" if ids else f"no runs in {self.folder}"
-        return UnknownNameError(
-            f"run {name!r}", found, "see `harness runs`" if ids else "make one with `harness submit`, or name another --store"
-        )
+        make = f"make one with `harness submit{self.option}`, or name another --store"
+        return UnknownNameError(f"run {name!r}", found, f"see `harness runs{self.option}`" if ids else make)
 
 
 def exclude_run(records: Iterable[Record], run_id: str) -> list[Record]:

@@ -146,3 +146,17 @@ def test_the_same_records_on_both_sides_are_no_pass(repository, harness):
 
 def test_an_empty_selection_is_no_pass(repository, harness):
     check(harness("submit", "--kind", "drift"), 3, "no cell is left")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("runs",), ("show", "run:last"), ("baseline", "accept", "last"), ("diff", "HEAD..run:last"), ("check", "HEAD..run:last", "--dry-run")],
+    ids=lambda args: args[0],
+)
+def test_no_verb_reads_a_store_that_is_not_there(harness, args):
+    check(harness(*args, "--store", "nowhere"), 2, "the runs in nowhere", "no such folder", "leave --store out")
+
+
+def test_an_unknown_run_of_a_store_leads_to_the_runs_of_that_store(repository, harness):
+    (repository.root / "records").mkdir()
+    check(harness("show", "run:last", "--store", "records"), 2, "make one with `harness submit --store records`")

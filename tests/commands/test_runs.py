@@ -68,6 +68,18 @@ def test_another_store(put_run: Put, say: Say, workspace: Path) -> None:
     assert "run1" in say(command, "--store", (workspace / "elsewhere").as_uri())
 
 
+@pytest.mark.parametrize("name", ["nowhere", "a file"])
+def test_a_store_that_is_no_folder_is_an_error_and_not_an_empty_one(workspace: Path, say: Say, name: str) -> None:
+    (workspace / "a file").touch()
+    with pytest.raises(StoreError, match=f"the runs in {name}\nfound: no such folder\ndo next: name the folder"):
+        say(command, "--store", name)
+
+
+def test_a_store_without_runs_is_named_in_the_command_that_makes_one(workspace: Path, say: Say) -> None:
+    (workspace / "a b").mkdir()
+    assert say(command, "--store", "a b") == f"no runs in {workspace}/a b: make one with `harness submit --store 'a b'`\n"
+
+
 def test_a_broken_run_is_an_error(put_run: Put, say: Say, workspace: Path) -> None:
     put_run(1, {})
     (workspace / ".harness" / "runs" / "run1" / "run.json").write_text("{")

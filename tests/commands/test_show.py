@@ -73,6 +73,7 @@ class TestCell:
     def test_baselines_and_base_arms_are_marked(self, put_run: Put, say: Say, workspace: Path) -> None:
         base = {"ref": "main", "resolved": "main", "commit": None, "tree": "7ee" * 10, "code_digest": "ba5e" * 10, "jobs": "j"}
         accept(put_run(1, {}, {"arm": "base"}, jobs="j", against=base), "run1", workspace / "baselines")
+        (workspace / "none").mkdir()
         lines = say(command, CELL, "--store", str(workspace / "none")).splitlines()
         assert [["latency", "(base)"], ["latency", "latency_us"]] == [line.split()[:2] for line in lines[2:4]]
         assert all(line.endswith("run1 (baseline)") for line in lines[2:4])
