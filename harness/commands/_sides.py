@@ -31,11 +31,11 @@ from harness.plan.git import Git, GitFailed
 from harness.plan.jobs import make_jobs
 from harness.plan.matrix import Filters, is_named
 from harness.plan.plan import Plan, limits_of, plan_tree, selection
-from harness.plan.refs import ancestors, merge_base, resolve, split_range
+from harness.plan.refs import ancestors, is_path, is_ref, merge_base, resolve, split_range
 from harness.plan.requirements import same_requirements
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
-from harness.store.files import read_parquet
+from harness.store.files import holds_records, read_parquet
 from harness.store.lookup import Found, Key, Pairs, Results, is_refused
 from harness.store.runs import RunStore
 
@@ -133,7 +133,7 @@ class Assembler:
             UnknownNameError: neither side has a kernel that a glob matches.
             Undecided: no merge base; both sides are one commit, or the same records.
         """
-        base_ref, head_ref = split_range(text)
+        base_ref, head_ref = split_range(text, self._is_known)
         head = self._named(head_ref)
         base, distance = self._base(base_ref, head, exact=exact)
         if base.is_code and head.is_code and base.code_digest == head.code_digest:
@@ -217,15 +217,26 @@ class Assembler:
             run = found.runs[0]
             tree = Tree(ref, f"run {run['run_id']} of {run['resolved']}", run["commit"], run["tree"], run["code_digest"], run["dirty"])
             return self._of_tree(ref, tree, found)
-        if (path := Path(ref)).exists() and (path.suffix == ".parquet" or any(path.rglob("device=*"))):
+        if holds_records(path := Path(ref)):
             records = tuple(r for r in read_parquet(path) if is_named(r.kernel, self.kernels))
             digests = {(r.commit, r.code_digest, r.dirty) for r in records}
             if len(digests) != 1:
                 raise RefError(f"the records of {ref}", f"they are of {len(digests)} commits", "name a file or folder of one run")
             ((commit, digest, dirty),) = digests
             return Named(ref, f"{path}", commit, None, digest, dirty, Found(records, (), frozenset(r.run_id for r in records)))
-        tree = resolve(self.git, ref)
+        try:
+            tree = resolve(self.git, ref)
+        except RefError as error:
+            if not path.exists() and not is_path(ref):
+                raise
+            found = "it is neither Parquet nor a folder of it" if path.exists() else "no such file or folder"
+            do = "name a Parquet file, the folder of one run (.harness/runs/ID), baselines/, or a ref of git"
+            raise RefError(f"the records in {ref}", found, do) from error
         return self._of_tree(ref, tree, self.results.of(tree.code_digest, dirty=tree.dirty) if find else None)
+
+    def _is_known(self, ref: str) -> bool:
+        """Whether a ref may be one of `_named`: that a run is there is not looked up."""
+        return ref.startswith("run:") or Path(ref).exists() or is_ref(self.git, ref)
 
     def _of_tree(self, ref: str, tree: Tree, found: Found | None) -> Named:
         return Named(ref, tree.resolved, tree.commit, tree, tree.code_digest, tree.dirty, found)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,16 +68,41 @@ def _pull_request(git: Git) -> tuple[str, str]:
     raise RefError("ref 'pr'", "the repository has no commit", "commit first")
 
 
-def split_range(text: str) -> tuple[str, str]:
-    """`A..B` -> (A, B).
+def split_range(text: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
+    """`A..B` -> (A, B): split at the first `..` with something known on both sides, as a path may begin with a dot or hold one more `..`.
+
+    Where there is none, the first before which something known stands and after which a path seems meant, else the first that adjoins no
+    other dot: what is not there is then missed by its name.
+
+    Args:
+        is_known: whether a side stands for something; asked only where there are several `..`, as in `main.../run.parquet`.
 
     Raises:
         RefError: not of that form.
     """
-    match = re.fullmatch(r"(.+?)(?<!\.)\.\.(?!\.)(.+)", text)
-    if match is None:
-        raise RefError(f"range {text!r}", "not of the form A..B", "write for example main..pr, or HEAD..run:last")
-    return match.group(1), match.group(2)
+    dots = [i for i in range(1, len(text) - 2) if text[i : i + 2] == ".."]
+    splits = [(text[:i], text[i + 2 :]) for i in dots]
+    if len(splits) == 1:
+        return splits[0]
+    known = [(a, b) for a, b in splits if is_known(a)]
+    likely = [(a, b) for a, b in known if is_known(b)] or [(a, b) for a, b in known if is_path(b)]
+    plain = [(a, b) for a, b in splits if not a.endswith(".") and not b.startswith(".")]
+    if not (either := likely or plain):
+        neither = ", ".join(f"{a!r} and {b!r}" for a, b in splits)
+        found = f"no two things that are there: {neither}" if splits else "not of the form A..B"
+        raise RefError(f"range {text!r}", found, "write A..B, for example main..pr, HEAD..run:last or main.../run.parquet")
+    return either[0]
+
+
+def is_path(ref: str) -> bool:
+    """Whether a ref that is none of git's was meant for a path."""
+    return ref.startswith(("/", "./", "../", "~")) or ref.endswith((".parquet", "/"))
+
+
+def is_ref(git: Git, ref: str) -> bool:
+    """Whether `resolve` would find something, or may: `worktree`, `pr`, the base branch of CI, or a commit here or of origin."""
+    special = ("worktree", "pr", os.environ.get("GITHUB_BASE_REF"))
+    return ref in special or any(git.commit(name) for name in (ref, f"refs/remotes/origin/{ref}"))
 
 
 def merge_base(git: Git, base: str, head: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -145,6 +146,13 @@ def read_parquet(path: str | Path) -> list[Record]:
     if not folder.files(".parquet"):
         raise StoreError(f"records in {path}", "no Parquet file there or below", "give a file, a run's folder or baselines/")
     return read_folder(folder)
+
+
+def holds_records(path: Path) -> bool:
+    """Whether a path is a Parquet file, baselines/ or a run's folder; of a folder no more is looked at than shows that."""
+    if path.suffix == ".parquet" and path.exists():
+        return True
+    return any(chain(path.glob("device=*"), path.glob("records/device=*")))
 
 
 def _skimmed(content: bytes, columns: Collection[str], path: str, where: str, rows: int | None) -> pa.Table:

@@ -30,7 +30,11 @@ def check(answer, code, *parts):
         (("show", "a/b/N=1@cpu"), ("a/b/N=1",)),
         (("baseline", "accept", "last"), ("run 'last'",)),
         (("diff", "main"), ("range 'main'", "A..B")),
-        (("diff", "main..nothing"), ("ref 'nothing'",)),
+        (("diff", "main..nothing"), ("ref 'nothing'", "git fetch origin nothing")),
+        (("diff", "main..nope.parquet"), ("the records in nope.parquet", "no such file or folder", "name a Parquet file")),
+        (("diff", "main.../nope"), ("the records in ./nope", "no such file or folder")),
+        (("diff", "main..kernels"), ("the records in kernels", "it is neither Parquet nor a folder of it")),
+        (("diff", "main../"), ("the records in /", "it is neither Parquet nor a folder of it")),
         (("diff", "HEAD..run:last"), ("run 'last'",)),
         (("diff", "main..pr", "--fail-on", "WORSE"), ("verdict 'WORSE'",)),
     ],
@@ -160,3 +164,13 @@ def test_no_verb_reads_a_store_that_is_not_there(harness, args):
 def test_an_unknown_run_of_a_store_leads_to_the_runs_of_that_store(repository, harness):
     (repository.root / "records").mkdir()
     check(harness("show", "run:last", "--store", "records"), 2, "make one with `harness submit --store records`")
+
+
+def test_a_path_that_begins_with_dots_is_read(repository, harness):
+    repository.job("pass")
+    repository.commit("job")
+    assert harness("submit").code == 0
+    (run,) = (repository.root / ".harness/runs").glob("2*")
+    (file,) = run.glob("records/*/*.parquet")
+    for path in (f".harness/runs/{run.name}", f"./{file.relative_to(repository.root)}", f"../{file.relative_to(repository.root.parent)}"):
+        check(harness("diff", f"run:last..{path}"), 3, "both sides are the same records")

@@ -51,14 +51,40 @@ def test_an_unknown_ref_lists_what_there_is(repository):
         resolve(Git(repository.root), "mian")
 
 
-@pytest.mark.parametrize("text", ["main", "main...pr", "..pr", "main.."])
+KNOWN = {"main", "pr", ".state/run", "./x.parquet", "../other", "a/../b", "HEAD", "/x"}
+
+
+@pytest.mark.parametrize("text", ["main", "main...pr", "..pr", "main..", "main....", ".."])
 def test_a_range_is_two_refs_and_two_dots(text):
     with pytest.raises(RefError, match=r"A\.\.B"):
-        split_range(text)
+        split_range(text, KNOWN.__contains__)
 
 
-def test_a_range_splits_at_its_dots():
-    assert split_range("HEAD..run:last") == ("HEAD", "run:last")
+@pytest.mark.parametrize(
+    ("text", "sides"),
+    [
+        ("HEAD..run:last", ("HEAD", "run:last")),
+        ("nothing..nowhere", ("nothing", "nowhere")),
+        ("main...state/run", ("main", ".state/run")),
+        ("main.../x.parquet", ("main", "./x.parquet")),
+        ("main..../other", ("main", "../other")),
+        ("main../x", ("main", "/x")),
+        ("../other..main", ("../other", "main")),
+        ("a/../b..HEAD", ("a/../b", "HEAD")),
+        ("a/../b..../other", ("a/../b", "../other")),
+        ("../other..../other", ("../other", "../other")),
+        ("main..../nope.parquet", ("main", "../nope.parquet")),
+        ("main...state/nope.parquet", ("main", ".state/nope.parquet")),
+        ("nope..main..pr", ("nope", "main..pr")),
+    ],
+)
+def test_a_range_splits_where_something_is_on_both_sides(text, sides):
+    assert sides == split_range(text, KNOWN.__contains__)
+
+
+def test_three_dots_as_git_has_them_are_told_what_was_looked_for():
+    with pytest.raises(RefError, match=r"no two things that are there: 'main' and '.pr', 'main.' and 'pr'"):
+        split_range("main...pr", KNOWN.__contains__)
 
 
 def test_no_git_repository_is_an_error_that_says_what_to_do(tmp_path):

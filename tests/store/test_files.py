@@ -19,7 +19,7 @@ from harness.records import Cell, Record
 from harness.store import schema
 from harness.store.baselines import accept
 from harness.store.digest import METADATA_KEY, digest
-from harness.store.files import encode, file_name, of_cell, read_file, read_parquet, skim
+from harness.store.files import encode, file_name, holds_records, of_cell, read_file, read_parquet, skim
 from harness.store.folder import open_folder
 from harness.store.runs import RunStore
 from harness.store.tables import to_table
@@ -219,3 +219,21 @@ class TestDamage:
     def test_nothing_there_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no Parquet file there or below"):
             read_parquet(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("name", ["device=cpu/run1.parquet", "records/device=cpu/run1.parquet"])
+def test_a_folder_of_records_is_known_by_its_devices(tmp_path, name):
+    (tmp_path / name).mkdir(parents=True)
+    assert holds_records(tmp_path)
+
+
+def test_a_folder_is_not_searched_for_records_deep_in_it(tmp_path):
+    (tmp_path / "runs/run1/records/device=cpu").mkdir(parents=True)
+    assert not holds_records(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "holds"), [("run1.parquet", True), ("run1.txt", False)])
+def test_a_file_of_records_is_known_by_its_name(tmp_path, name, holds):
+    assert not holds_records(tmp_path / name)
+    (tmp_path / name).touch()
+    assert holds == holds_records(tmp_path / name)
