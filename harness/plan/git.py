@@ -86,6 +86,14 @@ class Git:
             return False
         return True
 
+    def ignores(self, path: str) -> bool:
+        """Whether an untracked path, from the workspace, would not be added; a folder's ends with a slash."""
+        try:
+            self.raw("check-ignore", "--quiet", "--", path)
+        except GitFailed:
+            return False
+        return True
+
     @property
     def shallow(self) -> bool:
         """Whether history is cut (a CI checkout of depth 1)."""

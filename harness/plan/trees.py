@@ -66,8 +66,9 @@ def tree_of_worktree(git: Git, ref: str = "worktree") -> Tree:
             shutil.copyfile(own, index)
         env = {"GIT_INDEX_FILE": str(index)}
         try:
-            own_files = f":(exclude,top,literal){git.prefix}.harness"  # a run writes there before there is a `.gitignore`
-            git.run("add", "--all", "--", ":/", own_files, env=env)
+            # a run writes there before there is a `.gitignore`; and git refuses to leave out by name what it ignores
+            own_files = [] if git.ignores(".harness/") else [f":(exclude,top,literal){git.prefix}.harness"]
+            git.run("add", "--all", "--", ":/", *own_files, env=env)
             tree = git.run("write-tree", env=env)
         except GitFailed as error:
             raise RefError("the worktree as a git tree", str(error), "mend what git names, or commit and use --ref HEAD") from error

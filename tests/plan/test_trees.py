@@ -81,8 +81,10 @@ def test_git_ignores_what_is_written(repository, git):
     assert ("", before) == (repository.git("status", "--porcelain"), resolve(git, "worktree").tree)
 
 
+@pytest.mark.parametrize("ignored", ["", ".harness\n", ".harness/\n", "/.harness/*\n"])
 @pytest.mark.parametrize("folder", ["", "ops/"], ids=["at the root", "below it"])
-def test_what_a_run_writes_before_there_is_code_is_in_no_worktrees_tree(repository, folder):
+def test_what_a_run_writes_before_there_is_code_is_in_no_worktrees_tree(repository, folder, ignored):
+    repository.write(f"{folder}.gitignore", ignored)
     for name in ("pyproject.toml", "kernels/scale.py"):
         repository.write(folder + name, (repository.root / name).read_text())
     if folder:
