@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,22 @@ def bundled_jobs() -> Path:
     package = Path(__file__).parent.parent
     inside = package / "jobs"
     return inside if inside.is_dir() else package.parent / "jobs"
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files may be put into a folder, which is made where it is not there."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="harness-")
+
+
+def temporary_dir() -> Path:
+    """A folder that ends with this process, for what belongs beside code that is not to be written to."""
+    return Path(_temporary().name)
 
 
 @dataclass(frozen=True)
@@ -62,9 +81,14 @@ class Workspace:
         return self.state_dir / "runs"
 
     @property
+    def cache_dir(self) -> Path:
+        """What can be made again: in `state_dir`, or where that cannot be written, in a folder that ends with this process."""
+        return self.state_dir if is_writable(self.state_dir) else temporary_dir()
+
+    @property
     def compiled_dir(self) -> Path:
         """Static records that a diff compiled on the spot."""
-        return self.state_dir / "compiled"
+        return self.cache_dir / "compiled"
 
     @property
     def code_paths(self) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def show_counted(workspace: Workspace, store: RunStore, cells: Sequence[Cell], o
     what = describe(code)
     for cell in cells:
         _check(cell, what)
-    counts = _count(tool, code.root, unit, workspace.state_dir, cells, quiet=output == "json")
+    counts = _count(tool, code.root, unit, workspace.cache_dir, cells, quiet=output == "json")
     found = [_counted(cell, what, counts, _recorded(store, workspace.baselines_dir, cell, tree.code_digest)) for cell in cells]
     exit_code = 3 if counts.failed else 0
     _print(found, device, unit, tree, output, exit_code)
@@ -99,7 +99,7 @@ def _check(cell: Cell, what: Description) -> None:
         raise UnknownNameError.of(f"case of {cell.kernel}/{cell.variant}", cell.case, covered)
 
 
-def _count(tool: str, root: Path, unit: Unit, state_dir: Path, cells: Sequence[Cell], *, quiet: bool) -> Counts:
+def _count(tool: str, root: Path, unit: Unit, cache_dir: Path, cells: Sequence[Cell], *, quiet: bool) -> Counts:
     import tempfile
     from pathlib import Path
 
@@ -108,7 +108,7 @@ def _count(tool: str, root: Path, unit: Unit, state_dir: Path, cells: Sequence[C
     from harness.measure.calibration.ncu import METRICS, MORE
     from harness.report.words import count as counted
 
-    with Progress(quiet=quiet) as progress, tempfile.TemporaryDirectory(prefix="counters-", dir=state_dir) as scratch:
+    with Progress(quiet=quiet) as progress, tempfile.TemporaryDirectory(prefix="counters-", dir=cache_dir) as scratch:
         progress.say(f"counting one call of {counted(len(cells), 'cell')} by {TOOL} on {unit.device} ({unit.uuid})")
         return count(tool, root, unit, Path(scratch), cells, metrics=(*METRICS, *MORE))
 

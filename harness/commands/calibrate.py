@@ -50,6 +50,7 @@ def command(truth: bool, device: str | None, launches: int, out: str | None, out
     from harness.devices.units import local_units
     from harness.dispatch.counters import find_tool
     from harness.dispatch.one_unit import choose_unit
+    from harness.dispatch.run import check_writable
     from harness.plan.calibration import largest_of_each_kernel, no_cell, one_of_each_class, plan_calibration
 
     workspace = find_workspace()
@@ -60,6 +61,7 @@ def command(truth: bool, device: str | None, launches: int, out: str | None, out
     choose = largest_of_each_kernel if tool else no_cell if truth else one_of_each_class
     plan = plan_calibration(workspace, unit.device, choose, 1 if truth else launches)
     place = workspace.state_dir / "calibration"
+    check_writable(place)
     run, records, known = _measure(plan, unit, place, truth, launches, tool, quiet=output == "json")
     return _report(plan, unit, run, records, known, Path(out) if out else place / run["run_id"], place, output)
 

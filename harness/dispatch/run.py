@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import harness
+from harness.authoring.workspace import is_writable
 from harness.dispatch.again import Answers, Known, answer_of, disturbed, is_whole, remaining
 from harness.dispatch.blocks import torn, why_torn
 from harness.dispatch.derive import speedups
@@ -99,6 +100,17 @@ def _jobs_digest(jobs_dir: Path) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse to measure into a folder that cannot be made or written, before anything is started.
+
+    Raises:
+        HarnessError: it is one.
+    """
+    if not is_writable(folder):
+        do = "make it writable, or work in a clone: git clone . ELSEWHERE (--store moves the records of a run, and nothing else)"
+        raise HarnessError(f"to write journal, logs and code of a run to {folder}", "it cannot be written", do)
+
+
 @contextmanager
 def prepared(
     dispatcher: Dispatcher, folder: Path, devices: Collection[str] | None, kinds: Collection[str] | None
@@ -112,11 +124,12 @@ def prepared(
         same folder. None where there is none yet.
 
     Raises:
-        HarnessError: the run is being written by another process, or a line of its journal cannot be read.
+        HarnessError: the folder cannot be written, the run is being written by another process, or a line of its journal cannot be read.
     """
     resumed = folder.exists()
     journal: Journal | None = None
     try:
+        check_writable(folder)
         if (folder / JOURNAL).exists():
             journal = Journal(folder / JOURNAL)
         dispatcher.prepare(folder / "scratch", devices, kinds)

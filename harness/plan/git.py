@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.authoring.workspace import temporary_dir
 from harness.errors import RefError
 
 _FOREIGN = frozenset(
@@ -40,6 +42,7 @@ class Git:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._objects: Mapping[str, str] = {}
         try:
             self.root = Path(self.run("rev-parse", "--show-toplevel"))
             prefix = self.run("rev-parse", "--show-prefix")
@@ -49,6 +52,14 @@ class Git:
             ) from error
         self.prefix = prefix
         """Path of `folder` below the root, empty or ending in a slash."""
+        own = Path(self.run("rev-parse", "--path-format=absolute", "--git-path", "objects"))
+        if not os.access(own, os.W_OK):  # the worktree as a tree is put elsewhere then, where git finds it until this process ends
+            objects = temporary_dir() / "objects"
+            objects.mkdir(exist_ok=True)
+            self._objects = {
+                "GIT_OBJECT_DIRECTORY": str(objects),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": json.dumps(str(own), ensure_ascii=False),
+            }
 
     def run(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
         """Run a git command and return its output without its last line's end.
@@ -62,7 +73,7 @@ class Git:
         """As `run`, bytes."""
         # optional locks off: a status here must not disturb a git command of the user's
         inherited = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-        environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
+        environment = {**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **self._objects, **(env or {})}
         try:
             done = subprocess.run(["git", *args], cwd=self.folder, input=stdin, env=environment, capture_output=True, check=False)
         except FileNotFoundError as error:

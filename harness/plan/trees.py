@@ -133,7 +133,7 @@ def harness_table(git: Git, tree: str) -> dict[str, object]:
 
 
 def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
-    """Write the code of a tree below `.harness/trees/` and return it as a workspace.
+    """Write the code of a tree below `.harness/trees/`, or where that cannot be written elsewhere, and return it as a workspace.
 
     It is kept by its digest and used again, once every file in it is found to be what git has: code under test, or a person,
     may have changed it.
@@ -141,9 +141,9 @@ def checkout(git: Git, tree: Tree, workspace: Workspace) -> Workspace:
     Raises:
         RefError: a symbolic link leads out of the tree, a name is unsafe, or a code path is a submodule.
     """
-    target = workspace.state_dir / "trees" / tree.code_digest[:20]
+    target = workspace.cache_dir / "trees" / tree.code_digest[:20]
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not (ignored := workspace.state_dir / ".gitignore").exists():
+    if not (ignored := workspace.cache_dir / ".gitignore").exists():
         ignored.write_text("*\n")  # git keeps none of it, whatever the workspace's own .gitignore says
     if target.is_dir() and differences(listing(git, tree), target):
         with tempfile.TemporaryDirectory(prefix=".changed-", dir=target.parent) as aside:
