@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 def command(store_uri: str | None, limit: int | None, output: str) -> None:
     """List the stored runs, newest first.
 
-    Any of them may be named as run:ID, by the beginning of its id, or as run:last.
+    Any of them may be named as run:ID, by the beginning of its id, or as run:last. What cannot be read is named on stderr.
     """
     store = _options.stored_runs(store_uri)
-    infos = store.list()
+    infos, unreadable = store.scan()
+    for error in unreadable.values():
+        click.echo(f"unreadable: {error.asked}: {error.found}; {error.do}", err=True)
     shown = infos[:limit]
     if output == "json":
         import json
@@ -31,7 +33,7 @@ def command(store_uri: str | None, limit: int | None, output: str) -> None:
         click.echo(json.dumps([asdict(info) for info in shown], indent=2))
         return
     if not infos:
-        click.echo(f"no runs in {store.folder}: make one with `harness submit{store.option}`")
+        click.echo(f"no {'other ' if unreadable else ''}runs in {store.folder}: make one with `harness submit{store.option}`")
         return
     from harness.commands._table import print_table
 

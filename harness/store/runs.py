@@ -233,18 +233,38 @@ class RunStore:
         """Every run, newest first.
 
         Raises:
-            StoreError: a run.json cannot be read; it is named.
+            StoreError: a run.json cannot be read; it is named. What a comparison looks up may be in it, so it is not passed over.
         """
-        runs = [run for name in self.folder.children() if (run := self._run(name)) is not None]
-        return sorted(map(_info, runs), key=lambda info: (info.started_at, info.run_id), reverse=True)
+        runs, unreadable = self.scan()
+        for error in unreadable.values():
+            raise error
+        return runs
+
+    def scan(self) -> tuple[Infos, Mapping[str, StoreError]]:
+        """Every run that can be read, newest first; and what is wrong with the others, by their folders' names, newest first."""
+        runs: Infos = []
+        unreadable: dict[str, StoreError] = {}
+        for name in self.folder.children():
+            try:
+                if (run := self._run(name)) is not None:
+                    runs.append(_info(run))
+            except StoreError as error:
+                unreadable[name] = error
+        runs.sort(key=lambda info: (info.started_at, info.run_id), reverse=True)
+        return runs, dict(sorted(unreadable.items(), reverse=True))
 
     def last(self) -> RunInfo:
         """The newest run, finished or not.
 
         Raises:
             UnknownNameError: there is no run.
+            StoreError: it may be one that cannot be read: ids begin with the time.
         """
-        if runs := self.list():
+        runs, unreadable = self.scan()
+        for name, error in unreadable.items():
+            if not runs or name > runs[0].run_id:
+                raise error
+        if runs:
             return runs[0]
         raise self._unknown("last")
 

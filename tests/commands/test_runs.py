@@ -80,11 +80,15 @@ def test_a_store_without_runs_is_named_in_the_command_that_makes_one(workspace: 
     assert say(command, "--store", "a b") == f"no runs in {workspace}/a b: make one with `harness submit --store 'a b'`\n"
 
 
-def test_a_broken_run_is_an_error(put_run: Put, say: Say, workspace: Path) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(put_run: Put, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_run(1, {})
+    put_run(2, {})
     (workspace / ".harness" / "runs" / "run1" / "run.json").write_text("{")
-    with pytest.raises(StoreError, match=r"run1/run\.json"):
-        say(command)
+    monkeypatch.chdir(workspace)
+    done = CliRunner().invoke(command, [])
+    assert ["run2"] == [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    assert done.stderr.startswith(f"unreadable: the run in {workspace}/.harness/runs/run1/run.json: it cannot be read: ")
+    assert "or move the run's folder away\n" in done.stderr
 
 
 def test_help_has_an_example() -> None:

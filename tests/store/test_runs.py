@@ -266,6 +266,15 @@ class TestDamage:
             assert found in caught.value.found
             assert str(path) in caught.value.asked
 
+    def test_a_broken_run_json_hides_no_newer_run(self, store: RunStore, parquet: Path, make_run: MakeRun) -> None:
+        store.write({**make_run(), "run_id": "r2"}, [])
+        path = parquet.parent.parent.parent / "run.json"
+        path.write_text("{")
+        assert ("r2", "r2") == (store.last().run_id, store.resolve("last"))
+        (path.parent.parent / "r2").rename(path.parent.parent / "r3")
+        with pytest.raises(StoreError, match="it describes run 'r2'"):
+            store.last()
+
 
 CELL = "norm/fused/M=4,dtype=bf16@h200"
 
