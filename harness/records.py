@@ -255,6 +255,11 @@ def resume_command(run: Mapping[str, Any]) -> str:
     Args:
         run: its run.json.
     """
+    return f"harness submit --resume {run['run_id']}{dispatcher_option(run)}"
+
+
+def dispatcher_option(run: Mapping[str, Any]) -> str:
+    """` --dispatcher NAME --address URL`, as far as a run was given them: where its cells can be measured again."""
     options = run["options"]
     where = {f"--{name}": options.get(name) for name in ("dispatcher", "address") if options.get("dispatcher", "local") != "local"}
-    return " ".join(["harness submit --resume", run["run_id"], *(f"{name} {value}" for name, value in where.items() if value)])
+    return "".join(f" {name} {value}" for name, value in where.items() if value)

@@ -112,7 +112,7 @@ def _show_run(store: RunStore, run_id: str, output: str, store_uri: str | None) 
         return
     if not run.get("finished_at"):
         click.echo(f"run {run_id} has not finished: {len(run['expected'])} cells of {run['resolved']}, matrix {run['matrix']}")
-        click.echo(f"go on with it: {resume_command(run)}")
+        click.echo(f"go on with it: {resume_command(run)}{store.option}")
         return
     from harness.commands._table import print_table
     from harness.report.run import render_run

@@ -87,9 +87,8 @@ class Journal:
         except OSError as error:
             os.ftruncate(self._fd, start)
             os.lseek(self._fd, start, os.SEEK_SET)  # else a later line would stand behind a hole
-            raise Undecided(
-                f"to write {self.path}", f"{error.strerror}", f"make room, then: harness submit --resume {self.path.parent.name}"
-            ) from error
+            do = f"make room, then: harness submit --resume {self.path.parent.name}, with --store, --dispatcher and --address as before"
+            raise Undecided(f"to write {self.path}", f"{error.strerror}", do) from error
 
     def close(self) -> None:
         """Release the lock."""

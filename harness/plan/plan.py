@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,7 +84,8 @@ def plan_tree(
     description = describe(code)
     expected = expand(read_matrix(matrix, code.jobs_dir), description, load_devices(), filters)
     if not expected:
-        raise Undecided(selection(matrix, filters), "no cell is left", "widen the filters; `harness plan` shows what a matrix holds")
+        of = "" if matrix == "all" else f" --matrix {shlex.quote(matrix)}"
+        raise Undecided(selection(matrix, filters), "no cell is left", f"widen the filters; `harness plan{of}` shows what a matrix holds")
     base = _plan_base(workspace, git, against, matrix, expected) if against else None
     plan = Plan(tree, code, matrix, description, tuple(expected), (), listing(git, tree), base)
     return with_jobs(plan, launches or (PAIRED_LAUNCHES if against else LAUNCHES))
@@ -123,5 +125,5 @@ def selection(matrix: str, filters: Filters) -> str:
         "device": filters.devices,
         "kind": filters.kinds,
     }
-    options = [f"--{option} {value}" for option, values in named.items() for value in values]
-    return " ".join([f"--matrix {matrix}", *options])
+    options = [f"--{option} {shlex.quote(value)}" for option, values in named.items() for value in values]
+    return " ".join([f"--matrix {shlex.quote(matrix)}", *options])

@@ -143,7 +143,8 @@ def footnotes(rows: Sequence[Row], head: str) -> list[str]:
     if not groups:
         return [f"no accepted baseline of these cells in the history of {head[:12]} (harness baseline accept)"]
     lines = [f"stored: {words.count(n, 'cell')} of {origin}" for origin, n in groups.items()]
-    return [*lines, "stored times are of another lease, unpaired: they inform, and judge nothing; harness submit --against REF decides"]
+    paired = f"harness submit --against REF --kernel {rows[0].cell.kernel}"
+    return [*lines, f"stored times are of another lease, unpaired: they inform, and judge nothing; {paired} decides"]
 
 
 def row_json(row: Row) -> dict[str, Any]:

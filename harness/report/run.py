@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from harness.judge.index import Key, Measured, index, reached
 from harness.judge.model import INTERPRETER, Side
 from harness.judge.why import repeat
-from harness.records import Cell, Record, Status, is_left_out, is_simulated, resume_command
+from harness.records import Cell, Record, Status, dispatcher_option, is_left_out, is_simulated, resume_command
 from harness.report import words
 from harness.report.shares import unit_lines
 
@@ -83,16 +84,17 @@ def render_run(run: Mapping[str, Any], records: Sequence[Record], store: str | N
     ended = [_ended(Cell.parse(e["cell"]), e["kind"], answers, doubts.get((e["cell"], e["kind"]))) for e in run["expected"]]
     failed = [e for e in ended if e.status.failed]
     undecided = [e for e in ended if e.undecided]
+    option = f" --store {shlex.quote(store)}" if store else ""
     sections = (
         _top(run, ended),
         _section("Results", _results(ended)),
-        _section("Failed", _list(failed, run["run_id"])),
-        _section("Undecided", _list(undecided, run["run_id"])),
+        _section("Failed", _list(failed, run["run_id"] + option)),
+        _section("Undecided", _list(undecided, run["run_id"] + option)),
         _section("Measured again", _again(run)),
         _section("Not measured", _absent(ended)),
         _section("Left out by the budget", _left_out(ended)),
         _section("Units", [*unit_lines(records), *_repeated(run)]),
-        _section("Next", _next(run, ended, f" --store {store}" if store else "")),
+        _section("Next", _next(run, ended, option)),
         _bottom(ended, heads),
     )
     return "\n\n".join("\n".join(s) for s in sections if s)
@@ -147,7 +149,7 @@ def _kind(device: str, kind: str, tried: Sequence[_Ended]) -> str:
     return f"{kind}: {sum(one.well for one in tried)} of {len(tried)} {_DONE.get(kind, 'ok')}{clock}{skipped}"
 
 
-def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
+def _list(ended: Sequence[_Ended], shown: str) -> list[str]:
     """A line for all cells of a kernel that ended alike, for one and the same reason."""
     alike: dict[tuple[object, ...], list[_Ended]] = {}
     for one in ended:
@@ -155,7 +157,7 @@ def _list(ended: Sequence[_Ended], run_id: str) -> list[str]:
     groups = list(alike.values())
     rows = [f"{group[0]}" + (f" (and {words.count(len(group) - 1, 'cell')} more)" if len(group) > 1 else "") for group in groups[:LISTED]]
     more = sum(map(len, groups[LISTED:]))
-    return [*rows, *([f"and {more} more; `harness show {run_id}` lists them all"] if more else [])]
+    return [*rows, *([f"and {more} more; `harness show {shown}` lists them all"] if more else [])]
 
 
 def _again(run: Mapping[str, Any]) -> list[str]:
@@ -205,11 +207,11 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
     absent = sorted({e.cell.device for e in ended if e.absent})
     steps = []
     if failed:
-        cell, kind = failed[0].cell, failed[0].kind
-        steps.append(f"run the first failure again: {repeat(cell, kind, run['commit'], dirty=run['dirty'])}")
+        steps.append(f"run the first failure again: {_repeat(run, failed[0], store)}")
     again = run.get("to_measure_again", ())
     by_resume = {(one["kind"], one["cell"]) for one in again}
-    steps += _mend(run, [e for e in ended if e.status.undecided and not e.status.resumable and (e.kind, str(e.cell)) not in by_resume])
+    left = [e for e in ended if e.status.undecided and not e.status.resumable and (e.kind, str(e.cell)) not in by_resume]
+    steps += _mend(run, left, store)
     if run["required_missing"]:
         steps.append(f"required and not reached: {', '.join(run['required_missing'])}; bring a unit of each up, or leave --require out")
     if cut := run.get("required_left_out"):
@@ -230,18 +232,24 @@ def _next(run: Mapping[str, Any], ended: Sequence[_Ended], store: str) -> list[s
     return steps
 
 
-def _mend(run: Mapping[str, Any], undecided: Sequence[_Ended]) -> list[str]:
+def _mend(run: Mapping[str, Any], undecided: Sequence[_Ended], store: str) -> list[str]:
     """What to do about cells that nothing was learnt of: mend the kernels whose files contradict themselves, time others again."""
     codes = [(e.cell.kernel, e.reason.partition(":")[0]) for e in undecided]
     wrong = {key: e for key, e in reversed([*zip(codes, undecided, strict=True)]) if key[1] in CONTRADICTED}
     steps = [
-        f"{CONTRADICTED[code].format(kernel=kernel)} ({code}): {repeat(e.cell, e.kind, None, dirty=True)}"
+        f"{CONTRADICTED[code].format(kernel=kernel)} ({code}): {_repeat({**run, 'dirty': True}, e, store)}"
         for (kernel, code), e in sorted(wrong.items())
     ]
     other = [e for e in undecided if e.kind == "latency" and e.cell.kernel not in {kernel for kernel, _ in wrong}]
     if other:
-        steps.append(f"take the first undecided time again: {repeat(other[0].cell, other[0].kind, run['commit'], dirty=run['dirty'])}")
+        steps.append(f"take the first undecided time again: {_repeat(run, other[0], store)}")
     return steps
+
+
+def _repeat(run: Mapping[str, Any], one: _Ended, store: str) -> str:
+    """The command that measures a cell again as the run did: by its matrix, where it ran, into its store."""
+    matrix = "" if run["matrix"] == "all" else f" --matrix {shlex.quote(run['matrix'])}"
+    return repeat(one.cell, one.kind, run["commit"], dirty=run["dirty"]) + matrix + dispatcher_option(run) + store
 
 
 def _use(run: Mapping[str, Any], done: Sequence[_Ended], *, whole: bool) -> list[str]:
@@ -266,9 +274,10 @@ def _use(run: Mapping[str, Any], done: Sequence[_Ended], *, whole: bool) -> list
 
 
 def _diff(base: str, head: str, run: Mapping[str, Any]) -> str:
-    """The command that compares, narrowed to the run's matrix where the run left some of what there is out."""
-    part = run["matrix"] != "all" or any(run["options"]["filters"].values())
-    return f"harness diff {base}..{head}" + (f" --matrix {run['matrix']}" if part else "")
+    """The command that compares, narrowed to the run's matrix and kernels where the run left some of what there is out."""
+    filters = run["options"]["filters"]
+    part = f" --matrix {shlex.quote(run['matrix'])}" if run["matrix"] != "all" or any(filters.values()) else ""
+    return f"harness diff {base}..{head}{part}" + "".join(f" --kernel {shlex.quote(glob)}" for glob in filters.get("kernels", ()))
 
 
 def _bottom(ended: Sequence[_Ended], records: Sequence[Record]) -> list[str]:

@@ -107,7 +107,7 @@ def accept(
             other records of the same run and device: they are immutable.
     """
     run, records = store.read(run_id)
-    _check_acceptable(run)
+    _check_acceptable(run, store)
     chosen = _choose(_choose(records, "device", devices), "kind", kinds)
     left_out = Counter({"not asked for": len(records) - len(chosen)})
     by_device: dict[str, list[Record]] = {}
@@ -170,7 +170,7 @@ def list_baselines(baselines_dir: str | Path) -> list[BaselineInfo]:
     return sorted(infos, key=lambda info: (info.started_at or "", info.run_id, info.device), reverse=True)
 
 
-def _check_acceptable(run: Mapping[str, Any]) -> None:
+def _check_acceptable(run: Mapping[str, Any], store: RunStore) -> None:
     reasons = []
     if not run.get("finished_at"):
         reasons.append("it has not finished")
@@ -181,9 +181,8 @@ def _check_acceptable(run: Mapping[str, Any]) -> None:
     if not run.get("commit"):
         reasons.append("it has no commit")
     if reasons:
-        raise StoreError(
-            f"to accept run {run['run_id']}", "; ".join(reasons), "accept a run that passed on a clean commit: see `harness runs`"
-        )
+        do = f"accept a run that passed on a clean commit: see `harness runs{store.option}`"
+        raise StoreError(f"to accept run {run['run_id']}", "; ".join(reasons), do)
 
 
 def _choose(records: Sequence[Record], column: str, wanted: Collection[str] | None) -> list[Record]:

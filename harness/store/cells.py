@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import eq
@@ -126,5 +127,7 @@ def _unknown(store: RunStore, baselines_dir: str | Path, cell: Cell) -> UnknownN
     likeliest = alike[max(alike)] if alike else []  # those of most equal parts: it takes long to compare the texts of all
     close = difflib.get_close_matches(str(cell), likeliest, n=3)
     found = f"no record of it among {len(known)} cells in {store.folder} and {baselines_dir}"
-    do = f"the nearest are {', '.join(close)}" if close else "run it with `harness submit`, or see `harness plan` for the cells there are"
+    run = f"harness submit --kernel {shlex.quote(cell.kernel)} --case {shlex.quote(cell.case)} --device {shlex.quote(cell.device)}"
+    run_it = f"run it with `{run}{store.option}`, or see `harness kernels show {shlex.quote(cell.kernel)}` for the cells there are"
+    do = f"the nearest are {', '.join(close)}" if close else run_it
     return UnknownNameError(f"cell {cell}", found, do)

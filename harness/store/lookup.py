@@ -125,7 +125,7 @@ class Results:
         """
         run, records = self._run(self.store, self.store.resolve(name))
         if not run.get("finished_at"):
-            raise Undecided(f"the results of run {run['run_id']}", "it has not ended", resume_command(run))
+            raise Undecided(f"the results of run {run['run_id']}", "it has not ended", resume_command(run) + self.store.option)
         return Found(tuple(_of_arm(records, HEAD)), (run,), frozenset({run["run_id"]}))
 
     def pairs(self, base: str, head: str, *, dirty: bool, runs: Collection[str] | None = None) -> Pairs:

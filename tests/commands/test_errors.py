@@ -149,7 +149,8 @@ def test_the_same_records_on_both_sides_are_no_pass(repository, harness):
 
 
 def test_an_empty_selection_is_no_pass(repository, harness):
-    check(harness("submit", "--kind", "drift"), 3, "no cell is left")
+    check(harness("submit", "--kind", "drift"), 3, "no cell is left", "`harness plan` shows")
+    check(harness("plan", "--kind", "drift", "--matrix", "smoke"), 3, "no cell is left", "`harness plan --matrix smoke` shows")
 
 
 @pytest.mark.parametrize(

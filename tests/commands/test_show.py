@@ -129,6 +129,10 @@ class TestRun:
             "go on with it: harness submit --resume run1",
         ]
 
+    def test_an_unfinished_run_of_a_store_goes_on_there(self, put_run: Put, say: Say) -> None:
+        put_run(1, finished_at=None, exit_code=None)
+        assert say(command, "run:last", "--store", ".harness/runs").endswith(": harness submit --resume run1 --store .harness/runs\n")
+
     @pytest.mark.parametrize("name", ["nope", "run:nope"])
     def test_an_unknown_run_lists_the_newest(self, put_run: Put, say: Say, name: str) -> None:
         put_run(1, {})

@@ -123,9 +123,14 @@ class TestNext:
         [
             ({}, ""),
             ({"matrix": "smoke"}, " --matrix smoke"),
-            ({"options": {"filters": {"kernels": ["norm"]}, "require": [], "launches": 6}}, " --matrix all"),
+            ({"options": {"filters": {"kernels": ["norm"]}, "require": [], "launches": 6}}, " --matrix all --kernel norm"),
+            (
+                {"options": {"filters": {"kernels": ["n*", "add"]}, "require": []}, "matrix": "a.toml"},
+                " --matrix a.toml --kernel 'n*' --kernel add",
+            ),
+            ({"options": {"filters": {"kernels": [], "kinds": ["latency"]}, "require": []}}, " --matrix all"),
         ],
-        ids=["all", "another matrix", "a filter"],
+        ids=["all", "another matrix", "a kernel", "kernels of another matrix", "a kind"],
     )
     @pytest.mark.parametrize("exit_code", [0, 1])
     def test_a_pair_is_compared_by_the_refs_it_was_asked_for(self, good, changed, narrowed, exit_code) -> None:
@@ -143,6 +148,17 @@ class TestNext:
         over = record(cells("h200", 2)[1], "latency", "cancelled", "budget: over")
         assert all(step.endswith(" --store s3://b/runs") for step in next_steps([*good, over], 0, "s3://b/runs"))
         assert 2 == len(next_steps([*good, over], 0, "s3://b/runs"))
+
+    def test_a_cell_is_measured_again_as_the_run_measured_it(self, good) -> None:
+        bad = record(cells("cpu", 2)[1], "correctness", "wrong", "not_close: y is off by 0.2")
+        ran = {"filters": {}, "require": [], "dispatcher": "ray", "address": "head:6379"}
+        (step,) = next_steps([*good, bad], 1, "my runs", matrix="smoke", options=ran)
+        assert step.startswith("run the first failure again: harness submit ")
+        assert step.endswith(" --kind correctness --matrix smoke --dispatcher ray --address head:6379 --store 'my runs'")
+
+    def test_the_list_of_all_failures_is_of_the_store_that_was_given(self) -> None:
+        bad = [record(cell, "correctness", "wrong", f"not_close: y[{n}]") for n, cell in enumerate(cells("cpu", LISTED + 1))]
+        assert f"and 1 more; `harness show {self.ID} --store runs` lists them all" in render_run(run_of(bad, 1), bad, "runs")
 
     def test_a_wrong_cost_model_is_mended_in_the_kernel_file(self, good) -> None:
         bad = [record(cell, "correctness", "invalid", "cost_model: 8 bytes are read, 4 said") for cell in cells("cpu", 3)[1:]]
