@@ -117,7 +117,7 @@ def _removed(findings: Sequence[Finding]) -> list[str]:
     gone = Counter(f.cell.kernel for f in findings if f.verdict is Verdict.REMOVED)
     stays = {f.cell.kernel for f in findings if f.verdict is not Verdict.REMOVED}
     whole = [name if name not in stays else f"some of {name}" for name in sorted(gone)]
-    return [f"removed: {gone.total()} results that base has, of {', '.join(whole)}"] if gone else []
+    return [f"removed: {_results(gone.total())} that base has: {', '.join(whole)}"] if gone else []
 
 
 def _results(n: int, what: str = "") -> str:

@@ -203,7 +203,7 @@ class TestAKernelThatWasRemoved:
         for args, unchanged in ((), 4), (("--kernel", "other"), 0):
             code, found = diff(harness, "main..pr", *args)
             assert (code, found["counts"]["REMOVED"], found["counts"]["UNCHANGED"]) == (0, 4, unchanged)
-            assert "removed: 4 results that base has, of other" in found["conclusion"]
+            assert "removed: 4 results that base has: other" in found["conclusion"]
 
 
 def test_one_commit_without_results_is_not_compared_with_itself(both, harness):
