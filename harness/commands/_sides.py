@@ -227,11 +227,14 @@ class Assembler:
         try:
             tree = resolve(self.git, ref)
         except RefError as error:
-            if not path.exists() and not is_path(ref):
+            if path.exists():
+                why = "neither a Parquet file nor a folder of records: device=NAME/ is not in it or its records/"
+            elif is_path(ref):
+                why = "no such file or folder"
+            else:
                 raise
-            there = "it is neither Parquet nor a folder of it" if path.exists() else "no such file or folder"
             do = "name a Parquet file, the folder of one run (.harness/runs/ID), baselines/, or a ref of git"
-            raise RefError(f"the records in {ref}", there, do) from error
+            raise RefError(f"the records in {ref}", why, do) from error
         return self._of_tree(ref, tree, self.results.of(tree.code_digest, dirty=tree.dirty) if find else None)
 
     def _is_known(self, ref: str) -> bool:

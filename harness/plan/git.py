@@ -47,9 +47,9 @@ class Git:
             self.root = Path(self.run("rev-parse", "--show-toplevel"))
             prefix = self.run("rev-parse", "--show-prefix")
         except GitFailed as error:
-            raise RefError(
-                f"the git repository of {folder}", str(error), "run `git init` and commit there: results are kept by the code they measured"
-            ) from error
+            make = "run `git init` and commit there: results are kept by the code they measured"
+            do = "trust it as git says there, or work as its owner" if "safe.directory" in str(error) else make
+            raise RefError(f"the git repository of {folder}", str(error), do) from error
         self.prefix = prefix
         """Path of `folder` below the root, empty or ending in a slash."""
         own = Path(self.run("rev-parse", "--path-format=absolute", "--git-path", "objects"))

@@ -33,8 +33,14 @@ def check(answer, code, *parts):
         (("diff", "main..nothing"), ("ref 'nothing'", "git fetch origin nothing")),
         (("diff", "main..nope.parquet"), ("the records in nope.parquet", "no such file or folder", "name a Parquet file")),
         (("diff", "main.../nope"), ("the records in ./nope", "no such file or folder")),
-        (("diff", "main..kernels"), ("the records in kernels", "it is neither Parquet nor a folder of it")),
-        (("diff", "main../"), ("the records in /", "it is neither Parquet nor a folder of it")),
+        (
+            ("diff", "main..kernels"),
+            ("the records in kernels", "neither a Parquet file nor a folder of records"),
+        ),
+        (
+            ("diff", "main../"),
+            ("the records in /", "neither a Parquet file nor a folder of records"),
+        ),
         (("diff", "HEAD..run:last"), ("run 'last'",)),
         (("diff", "main..pr", "--fail-on", "WORSE"), ("verdict 'WORSE'",)),
     ],

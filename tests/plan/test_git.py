@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.errors import RefError
 from harness.plan.git import Git
 from harness.plan.refs import resolve
 
@@ -56,3 +57,9 @@ def test_an_index_that_we_name_is_used(repository, tmp_path):
     git = Git(repository.root)
     git.run("read-tree", "HEAD", env={"GIT_INDEX_FILE": str(tmp_path / "index")})
     assert (tmp_path / "index").exists()
+
+
+def test_a_repository_of_another_owner_is_to_be_trusted_and_not_made_anew(repository, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(RefError, match=r"(?s)git config --global --add safe\.directory .*do next: trust it as git says there"):
+        Git(repository.root)
