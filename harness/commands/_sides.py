@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -123,6 +124,7 @@ class Assembler:
         self.git = Git(workspace.root)
         self.compile = compile_missing and importlib.util.find_spec("triton") is not None
         self.notes: list[str] = []
+        self._narrow = ""
         self._descriptions: dict[str, Description] = {}
 
     def sides(self, text: str, *, exact: bool, matrix: str | None) -> Sides:
@@ -133,6 +135,8 @@ class Assembler:
             UnknownNameError: neither side has a kernel that a glob matches.
             Undecided: no merge base; both sides are one commit, or the same records.
         """
+        only = selection(matrix or "all", Filters(kernels=self.kernels))
+        self._narrow = (f" {only}" if matrix or self.kernels else "") + self.results.store.option
         base_ref, head_ref = split_range(text, self._is_known)
         head = self._named(head_ref)
         base, distance = self._base(base_ref, head, exact=exact)
@@ -181,6 +185,10 @@ class Assembler:
             head_was_run=head.tree is None or head.was_run,
         )
 
+    def _submit(self, head: Named) -> str:
+        """The command that runs head, as far as it is compared."""
+        return f"harness submit --ref {shlex.quote(head.ref)}{self._narrow}"
+
     def _of_one_code(self, text: str, base: Named, head: Named, matrix: str | None) -> Sides:
         """The sides of two commits of equal code: what is known of it is known of both, and there is nothing to compare.
 
@@ -199,7 +207,7 @@ class Assembler:
             raise Undecided(
                 f"to compare {text}",
                 "the code is equal, and the declared requirements are not: results are looked up by code, so both sides have the same",
-                f"harness submit --ref {head.ref} with what it declares, and compare that run: harness diff {base.ref}..run:last",
+                f"{self._submit(head)} with what it declares, and compare that run: harness diff {base.ref}..run:last{self._narrow}",
             )
         records = [r for r in (head.found.records if head.found else ()) if Status(r.status).speaks and not r.simulated]
         if matrix is not None:
@@ -306,13 +314,13 @@ class Assembler:
             return [Expected(Cell.parse(cell), kind, limit) for (kind, cell), limit in sorted(merged.items())]
         if head.tree is not None and self.compile:
             what = "what is known of it otherwise, and what can be compiled here, is" if head.found else "what can be compiled here is"
-            self.notes.append(f"head {head.resolved} was never run: {what} compared (harness submit --ref {head.ref})")
+            self.notes.append(f"head {head.resolved} was never run: {what} compared ({self._submit(head)})")
             same = [i for i in self.results.store.list() if i.code_digest == head.code_digest and i.dirty and not head.dirty]
             self.notes += [f"run {i.run_id} had this code in a dirty worktree, and stands for no commit" for i in same]
             return list(plan_tree(self.workspace, self.git, head.tree, matrix, Filters()).expected)
         if head.found is None or all(r.arm != HEAD for r in head.found.records):
             why = "none are stored" if head.found is None else "it was measured as the base of other code alone"
-            raise Undecided(f"the results of {head.ref}", why, f"harness submit --ref {head.ref}")
+            raise Undecided(f"the results of {head.ref}", why, self._submit(head))
         return None
 
     def _narrowed(self, head: Named, planned: list[Expected], records: list[Record], matrix: str) -> tuple[list[Expected], list[Record]]:

@@ -113,8 +113,9 @@ class TestAHeadThatOnlyOtherCodesRunMeasured:
         assert any("was never run: what is known of it otherwise" in note for note in found.notes)
 
     def test_has_no_results_where_no_plan_can_be_made(self, sides):
-        with pytest.raises(Undecided, match="it was measured as the base of other code alone"):
-            sides("main..pr", plans=False)
+        with pytest.raises(Undecided, match="it was measured as the base of other code alone") as caught:
+            sides("main..pr", plans=False, matrix="smoke")
+        assert "harness submit --ref pr --matrix smoke" == caught.value.do
 
     def test_was_run_once_it_has_a_run_of_its_own(self, sides, put):
         put(3, "pr", {})
