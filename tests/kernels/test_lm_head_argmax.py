@@ -129,6 +129,12 @@ def test_both_zeros_are_equal(answer: Call) -> None:
     assert [[1, 2, 3, 0, 4]] == answer(*head_of(logits), k=5).tolist()
 
 
+def test_a_product_that_rounds_to_negative_zero_is_zero(answer: Call) -> None:
+    tiny = 2.0**-14  # its square is below half of fp16's least number
+    x, W = torch.tensor([[tiny]], dtype=torch.float16), torch.tensor([[-1.0], [-tiny], [0.0], [-tiny]], dtype=torch.float16)
+    assert [[1, 2, 3, 0]] == answer(x, W, k=4).tolist()
+
+
 def test_negative_and_tiny_logits_are_ordered(answer: Call) -> None:
     logits = [-3.0, -1e-40, 1e-40, -2.5, 1e-38, -1e-38]
     assert [[4, 2, 1, 5, 3, 0]] == answer(*head_of(logits), k=6).tolist()
