@@ -226,6 +226,20 @@ def test_norm_comes_before_the_gate(module: ModuleType, norm: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
+@pytest.mark.parametrize("scale", [0.0, 1e-3], ids=["zero", "small"])
+@pytest.mark.parametrize("part", [0, 1], ids=["query", "key"])
+def test_norm_of_a_query_or_key_of_almost_nothing_is_bounded(kernel: Kernel, call: Call, part: int, scale: float) -> None:
+    inputs = kernel.make_inputs(case(), Generator(3))
+    channels = slice(part * 128, (part + 1) * 128)
+    inputs["mixed_qkv"][..., channels] *= scale
+    inputs["conv_state"][:, channels] *= scale
+    expected = kernel.reference(**clone(inputs))
+    output = call(**inputs)
+    assert torch.isfinite(output).all()
+    assert rel_l2(output, expected["out"]) < 1e-5
+    assert rel_l2(inputs["state"], expected["state"]) < 1e-5
+
+
 @pytest.mark.parametrize(("raw_g", "decay"), [(1e4, float(np.exp(-5.0))), (-1e4, 1.0)], ids=["lower bound", "no decay"])
 def test_decay_lies_between_its_bound_and_one(kernel: Kernel, call: Call, raw_g: float, decay: float) -> None:
     inputs = kernel.make_inputs(case(T=1), Generator(12))
