@@ -228,8 +228,8 @@ def test_a_lost_fork_server_is_replaced_and_the_cell_in_hand_is_blamed(repositor
 
 
 def test_a_cell_that_ends_after_its_fork_server_did_is_not_believed_and_the_next_is_run_again(repository):
-    later = "__import__('threading').Timer(0.3, os.kill, (os.getppid(), signal.SIGKILL)).start()"
-    repository.job(f"{later} if subject.case.N == 8 else time.sleep(1)")
+    later = "__import__('threading').Timer(2.0, os.kill, (os.getppid(), signal.SIGKILL)).start()"
+    repository.job(f"{later} if subject.case.N == 8 else time.sleep(4)")
     found = statuses(run(repository))
     assert found["double", "N=8"] == ("invalid", "worker_lost: the fork server ended in this cell or right after it")
     assert found["double", "N=9"] == ("ok", None)
@@ -304,8 +304,8 @@ class TestWhatACellPutsOff:
         assert found["double", "N=9"][1].startswith("exit status 3")
 
     def test_is_not_believed_where_its_cell_has_killed_the_fork_server(self, put_off):
-        later = "__import__('threading').Timer(0.3, os.kill, (os.getppid(), signal.SIGKILL)).start()"
-        found, _ = put_off(after=f"{later} if subject.case.N == 8 else time.sleep(1)")
+        later = "__import__('threading').Timer(2.0, os.kill, (os.getppid(), signal.SIGKILL)).start()"
+        found, _ = put_off(after=f"{later} if subject.case.N == 8 else time.sleep(4)")
         assert found["double", "N=8"] == ("invalid", "worker_lost: the fork server ended in this cell or right after it")
         assert found["double", "N=9"] == ("ok", None)
 
