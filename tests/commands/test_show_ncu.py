@@ -83,7 +83,9 @@ def machine(put_run: Callable[..., Any], repository: Any, tmp_path: Path, monkey
 @pytest.fixture
 def show(say: Callable[..., str], machine: Machine, tmp_path: Path) -> Callable[..., str]:
     """`show(CELL, ...)`: what it prints, with the runs of `put_run`."""
-    return lambda *args: say(command, *args, "--ncu", "--store", str(tmp_path / ".harness/runs"))
+    runs = tmp_path / ".harness/runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    return lambda *args: say(command, *args, "--ncu", "--store", str(runs))
 
 
 @pytest.fixture
