@@ -22,7 +22,7 @@ NAME = "kernels"
 )
 @click.argument("range_", metavar="[A..B]", required=False)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Post this diff: what `harness diff --format json` printed.")
-@click.option("--name", metavar="NAME", help=f"Name of the check (default: {NAME}, or {NAME} (MATRIX) with --matrix).")
+@click.option("--name", metavar="NAME", help=f"Name of the check (default: {NAME}, with --matrix and --kernel in brackets).")
 @click.option("--sha", metavar="COMMIT", help="The diff must be of this commit (default: the pull request's head, from GitHub's event).")
 @click.option("--neutral-when-undecided", is_flag=True, help="An undecided diff is neutral, which branch rules let pass, not a failure.")
 @click.option("--dry-run", is_flag=True, help="Print the requests as JSON, send and write nothing.")
@@ -54,7 +54,7 @@ def command(
     if place.token and not place.repository and not dry_run:
         raise GitHubError("to post a check", "GITHUB_TOKEN is set, GITHUB_REPOSITORY is not", "set it to owner/name, or use --dry-run")
     known = check_sha(sha, "--sha") if sha else check_sha(place.event_sha, "the event's head commit") if place.event_sha else None
-    post = Post(place, name or (f"{NAME} ({judging.matrix})" if judging.matrix else NAME), lambda line: click.echo(line, err=True))
+    post = Post(place, name or _name(judging), lambda line: click.echo(line, err=True))
     if known and not dry_run:
         post.begin(known)
     try:
@@ -73,6 +73,12 @@ def command(
     post.conclude(commit, diff, conclusion)
     _tell(post, commit, diff, conclusion)
     return exit_code(diff["exit_code"], post.outcome)
+
+
+def _name(judging: _judged.Judging) -> str:
+    """The name of a check, by what it compares: one of a part must not stand in the place of the whole's."""
+    parts = [*([judging.matrix] if judging.matrix else []), *judging.kernels]
+    return f"{NAME} ({', '.join(parts)})" if parts else NAME
 
 
 def _source(range_: str | None, source: Path | None, judging: _judged.Judging) -> Callable[[], dict[str, Any]]:

@@ -380,6 +380,8 @@ class TestRange:
         assert 1 == harness("submit").code
         monkeypatch.chdir(repository.root)
         assert 1 == check("main..pr", "--matrix", "all").code
+        (shown,) = {r["query"]["check_name"] for r in json.loads(check("main..pr", "--kernel", "sc*", "--dry-run").out) if "query" in r}
+        assert "kernels (sc*)" == shown
         (run,) = server.runs
         assert ("kernels (all)", head, "failure") == (run["name"], run["head_sha"], run["conclusion"])
         (annotation,) = run["annotations"]
