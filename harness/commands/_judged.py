@@ -18,7 +18,7 @@ _OPTIONS = (
     click.option("--metric", "metrics", multiple=True, metavar="METRIC", help="Judge only these metrics (may be repeated)."),
     click.option("--fail-on", multiple=True, metavar="VERDICT", help="Verdicts that exit 1 (default: BROKEN, DRIFTED, REGRESSED)."),
     click.option("--require", multiple=True, metavar="DEVICE|GROUP|all", help="Devices on which nothing may be missing."),
-    click.option("--matrix", metavar="NAME|FILE", help="Compare what this matrix holds alone, though base has more (default: all)."),
+    click.option("--matrix", metavar="NAME|FILE", help="Compare what this matrix holds alone, though base has more."),
     click.option("--kernel", "kernels", multiple=True, metavar="GLOB", help="Compare these kernels alone (may be repeated)."),
     click.option("--no-compile", is_flag=True, help="Compile no static rows that a side lacks."),
     _options.store,

@@ -36,6 +36,7 @@ from harness.plan.refs import ancestors, is_path, is_ref, merge_base, resolve, s
 from harness.plan.requirements import same_requirements
 from harness.plan.trees import Tree, checkout, tree_of_commit
 from harness.records import HEAD, Cell, Expected, Record, Status
+from harness.report.words import count
 from harness.store.files import holds_records, read_parquet
 from harness.store.lookup import Found, Key, Pairs, Results, is_refused
 from harness.store.runs import RunStore
@@ -75,7 +76,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is compared, of either side's results, and what is expected of each; the last four as in `Side`."""
+    """What is compared, of either side's results, and what is expected of each; the last five as in `Side`."""
 
     base_records: list[Record]
     head_records: list[Record]
@@ -85,6 +86,7 @@ class Scope:
     removed: frozenset[tuple[Cell, str]]
     changed: frozenset[str] | None
     equal: bool
+    only_added: bool
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,9 @@ class Assembler:
         only = selection(matrix or "all", Filters(kernels=self.kernels))
         self._narrow = (f" {only}" if matrix or self.kernels else "") + self.results.store.option
         base_ref, head_ref = split_range(text, self._is_known)
+        named = self._named(base_ref, find=False)
         head = self._named(head_ref)
-        base, distance = self._base(base_ref, head, exact=exact)
+        base, distance = self._base(named, head, exact=exact)
         if base.is_code and head.is_code and base.code_digest == head.code_digest:
             return self._of_one_code(text, base, head, matrix)
         if base.found and head.found and base.found.sources == head.found.sources and base.code_digest == head.code_digest:
@@ -180,6 +183,7 @@ class Assembler:
                 removed=frozenset() if scope is None else scope.removed,
                 changed=None if scope is None else scope.changed,
                 equal=scope is not None and scope.equal,
+                only_added=scope is not None and scope.only_added,
             ),
             tuple(self.notes),
             head_was_run=head.tree is None or head.was_run,
@@ -252,8 +256,8 @@ class Assembler:
     def _of_tree(self, ref: str, tree: Tree, found: Found | None) -> Named:
         return Named(ref, tree.resolved, tree.commit, tree, tree.code_digest, tree.dirty, found)
 
-    def _base(self, ref: str, head: Named, *, exact: bool) -> tuple[Named, int]:
-        named = self._named(ref, find=False)
+    def _base(self, named: Named, head: Named, *, exact: bool) -> tuple[Named, int]:
+        ref = named.ref
         if ref.startswith("run:") or named.tree is None:
             return named, 0
         if named.commit is None or head.commit is None:
@@ -278,6 +282,12 @@ class Assembler:
                     found = Found(tuple(r for r in found.records if r.kind != STATIC), (), found.sources)
                 measured = tree_of_commit(self.git, ancestor.commit, ref, ancestor.commit[:12]) if ancestor.distance else None
                 return replace(self._of_tree(ref, tree, found), measured=measured), ancestor.distance
+        if commit == head.commit and not head.dirty and head.found:
+            raise Undecided(
+                f"to compare {ref} with {head.ref}",
+                f"both are of commit {commit[:12]}, of which there are no other results, and a run is never its own baseline",
+                "submit it again and compare the two runs, run:ID..run:ID, or commit a change and run that",
+            )
         return self._of_tree(ref, tree, None), 0
 
     def _pairs(self, base: Named, head: Named) -> Pairs:
@@ -392,7 +402,7 @@ class Assembler:
         kept = [r for r in records if (r.kind, r.cell) in asked | gone]
         with ThreadPoolExecutor(1) as beside:  # either takes seconds, in a process of its own
             declared = beside.submit(self._declares, base)
-            changes = self._change(base, head) if left_out or open_yet or gone else None
+            changes = self._change(base, head) if left_out or open_yet or gone or not planned & known else None
             in_base = declared.result()
         equal = {(kind, cell) for kind, cell in left_out | open_yet if changes and not changes.affects(Expected(cell, kind))}
         compiled = {key for key in known if key[0] == STATIC}  # of either side they would be compiled by one stack here
@@ -407,6 +417,9 @@ class Assembler:
         self._note_outside("base", records, kept, "are outside of head's plan")
         ours = [r for r in answers if (r.kind, r.cell) in asked or not in_base(r.cell)]
         self._note_outside("head", answers, ours, "are outside of its runs' plan, of which base has no results,")
+        in_both = {e.cell.kernel for e in wide if in_base(e.cell)}
+        added = {e.cell.kernel for e in wide} - in_both
+        changed = {name for name in changes.kernels if is_named(name, self.kernels)} if changes and not changes.kinds else None
         of_base = [Expected(e.cell, e.kind) for e in wide if in_base(e.cell)] + [Expected(cell, kind) for kind, cell in sorted(gone)]
         return Scope(
             kept,
@@ -416,7 +429,8 @@ class Assembler:
             same_code=frozenset((cell, kind) for kind, cell in same),
             removed=frozenset((cell, kind) for kind, cell in gone),
             changed=changes.kernels if changes else None,
-            equal=changes is not None and not changes.kinds and not any(is_named(name, self.kernels) for name in changes.kernels),
+            equal=changed is not None and not changed,
+            only_added=changed is not None and changed <= added,
         )
 
     def _note_outside(self, side: str, records: Iterable[Record], kept: Iterable[Record], why: str) -> None:
@@ -551,8 +565,9 @@ class Assembler:
         seconds = math.ceil(sum(job.expected_s for job in plan.jobs) / dispatcher.slots)
         about = duration_text(seconds if seconds < 60 else 60 * math.ceil(seconds / 60))
         self.say(
-            f"compiling {len(plan.expected)} cells of {plan.tree.resolved} without a GPU, about {about} on {dispatcher.slots} cores"
-            " (--no-compile leaves them out, --matrix NAME compares fewer; what is compiled is kept)"
+            f"compiling {count(len(plan.expected), 'cell')} of {plan.tree.resolved} without a GPU, "
+            f"about {about} on {count(dispatcher.slots, 'core')} "
+            "(--no-compile leaves them out, --matrix NAME compares fewer; what is compiled is kept)"
         )
         now = datetime.now(UTC)
         run = describe_run(plan, new_run_id(now), now, {"filters": {}, "require": [], "launches": 1})

@@ -67,10 +67,11 @@ def show_plan(plan: Plan, output: str) -> None:
         click.echo(json.dumps(plan_to_json(plan), indent=2))
         return
     from harness.commands._table import print_table
+    from harness.report.words import count
 
     click.echo(f"{plan.tree.resolved}, matrix {plan.matrix}")
     jobs = sorted(plan.jobs, key=lambda j: (j.kind, j.kernel, j.device))
     rows = [[j.kind, j.kernel, j.device, str(len(j.cells)), str(len(j.turns)), f"{j.expected_s:.0f}"] for j in jobs]
     print_table(("kind", "kernel", "device", "cells", "launches", "expected s"), rows, right=("cells", "launches", "expected s"))
     seconds = f", {sum(job.expected_s for job in jobs):.0f} s expected one after another" if jobs else ""
-    click.echo(f"{len(plan.expected)} cells in {len(plan.jobs)} jobs{seconds}")
+    click.echo(f"{count(len(plan.expected), 'cell')} in {count(len(plan.jobs), 'job')}{seconds}")

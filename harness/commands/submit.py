@@ -234,12 +234,13 @@ def _execute(
     from harness.commands._progress import Progress
     from harness.dispatch.run import execute
     from harness.plan.budget import duration_text
+    from harness.report.words import count
 
     folder, seconds = workspace.runs_dir / run["run_id"], limited.seconds if limited else None
 
     with Progress(quiet=output == "json", cells=len(plan.expected), jobs=plan.jobs) as progress:
         against = f" against {plan.base.tree.resolved}" if plan.base else ""
-        size = f"{len(plan.expected)} cells in {len(plan.jobs)} jobs"
+        size = f"{count(len(plan.expected), 'cell')} in {count(len(plan.jobs), 'job')}"
         progress.say(f"run {run['run_id']}: {plan.tree.resolved}{against}, matrix {plan.matrix}, {size}")
         if limited is not None:
             progress.say(f"budget {duration_text(limited.seconds)}: {limited.note}")

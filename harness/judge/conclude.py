@@ -74,7 +74,7 @@ def unproved(findings: Sequence[Finding], head: Side) -> tuple[str, ...]:
 
 
 def conclude(
-    findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = (), *, equal: bool = False
+    findings: Sequence[Finding], policy: Policy, wanting: Sequence[str] = (), *, equal: bool = False, only_added: bool = False
 ) -> tuple[int, tuple[str, ...]]:
     """The exit code, and why, a line each.
 
@@ -83,7 +83,7 @@ def conclude(
 
     Args:
         wanting: kernels of which nothing says that they are right, see `unproved`.
-        equal: as in `Side`.
+        equal, only_added: as in `Side`.
     """
     failing = [f for f in findings if f.exit_code == 1]
     fails = [f"fails: {_tally(failing)}"] if failing else []
@@ -95,7 +95,7 @@ def conclude(
     n = sum(map(compared, findings))
     same = sum(f.reason is Reason.SAME_CODE for f in findings)
     new = sum(is_new_and_right(f.verdict, f.reason, f.kind) for f in findings)
-    if not n and not (new and same) and not equal:
+    if not n and not (new and (same or only_added)) and not equal:
         undecided.append("undecided: nothing was compared")
     informs = [f"not compared: {same} cells whose code is equal on both sides"] if same else []
     if unjudged := sum(f.reason in INFORMS_UNLESS_NAMED for f in findings):

@@ -61,7 +61,9 @@ def judge(base: Side, head: Side, policy: Policy | None = None, rules: Mapping[R
     measured |= {(cell.device, kind) for cell, kind in asked if cell.device in arrived}
     related = _relate([finding for key in keys for finding in cells.judge(key)])
     findings = sorted((replace(f, exit_code=effect(f, policy, measured)) for f in related), key=_worst_first)
-    exit_code, lines = conclude(findings, policy, () if policy.metrics else unproved(findings, head), equal=head.equal)
+    exit_code, lines = conclude(
+        findings, policy, () if policy.metrics else unproved(findings, head), equal=head.equal, only_added=head.only_added
+    )
     counts = Counter(f.verdict for f in findings)
     return Diff(
         base=base,

@@ -124,6 +124,7 @@ class Side:
         removed: cells and kinds that base has, whose variant or case head's code has no more.
         changed: kernels whose own code differs from base's; None where that was not looked at.
         equal: nothing that any result depends on differs from base's code.
+        only_added: nothing does but kernels that base does not have.
     """
 
     ref: str
@@ -137,6 +138,7 @@ class Side:
     removed: frozenset[tuple[Cell, str]] = frozenset()
     changed: frozenset[str] | None = None
     equal: bool = False
+    only_added: bool = False
 
 
 @dataclass(frozen=True)

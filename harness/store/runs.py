@@ -236,8 +236,9 @@ class RunStore:
             StoreError: a run.json cannot be read; it is named. What a comparison looks up may be in it, so it is not passed over.
         """
         runs, unreadable = self.scan()
-        for error in unreadable.values():
-            raise error
+        for name, error in unreadable.items():
+            others = ", ".join(one for one in unreadable if one != name)
+            raise StoreError(error.asked, error.found + (f"; nor can {others}" if others else ""), error.do)
         return runs
 
     def scan(self) -> tuple[Infos, Mapping[str, StoreError]]:

@@ -92,6 +92,14 @@ def test_a_kernel_that_was_added_and_run_alone_is_decided(both, harness):
     assert (code, found["counts"]["NEW"], found["counts"]["UNCHANGED"]) == (0, 4, 8)
     assert {f["reason"] for f in found["findings"]} == {"new_cell", "same_code"}
 
+    for narrow in (("--kernel", "third"), ("--matrix", "all")):
+        code, found = diff(harness, "HEAD..run:last", *narrow)
+        assert (code, found["counts"]["NEW"], len(found["findings"])) == (0, 4, 4)
+    both.write("kernels/other.py", text.replace(RIGHT, WRONG))
+    assert harness("submit", "--kernel", "third").code == 0
+    assert diff(harness, "HEAD..run:last", "--matrix", "all")[0] == 3
+    assert diff(harness, "HEAD..run:last", "--kernel", "third")[0] == 0
+
     both.write("kernels/third.py", text.replace(RIGHT, WRONG))
     assert harness("submit", "--kernel", "third").code == 1
     assert diff(harness, "HEAD..run:last")[0] == 1

@@ -176,6 +176,12 @@ class TestAToleranceThatHeadLoosened:
         assert [("INCONCLUSIVE", "base_tolerance")] == _judged(sides("main..pr", plans=False))
 
 
+def test_the_only_run_of_a_commit_is_not_its_own_baseline(put, sides):
+    put(1, "main", {})
+    with pytest.raises(Undecided, match="of which there are no other results, and a run is never its own baseline"):
+        sides("main..run:last")
+
+
 class TestARunOfBasesOwnCode:
     """main's run has both variants; pr's, which is compared with pr, has one."""
 

@@ -306,6 +306,12 @@ class TestACellThatHeadLeftOutAndWhoseCodeIsEqual:
         assert 0 == diff.exit_code
         assert "passes: nothing that a result depends on differs between the sides, so there is nothing to compare" == diff.conclusion[0]
 
+    @pytest.mark.parametrize(("status", "exit_code"), [("ok", 0), ("wrong", 1), ("infra", 3), ("no_capacity", 3)])
+    def test_is_not_needed_where_kernels_were_added_alone(self, record, side, status, exit_code) -> None:
+        new = record(A, "correctness", 0.001 if status == "ok" else None, status=status)
+        head = replace(side("head", new), only_added=True)
+        assert exit_code == judge(side("base"), head).exit_code
+
     @pytest.mark.parametrize("equal", [False, True])
     def test_is_wrong_where_base_is(self, record, side, equal) -> None:
         diff = self.judged(record, side, base=record(A, "correctness", status="wrong"), equal=equal)
