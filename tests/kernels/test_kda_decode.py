@@ -222,10 +222,6 @@ def test_norm_comes_before_the_gate(module: ModuleType, norm: str) -> None:
     assert bit_equal(torch.zeros(1, 128), out[1])
 
 
-# Gates at their ends
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
 @pytest.mark.parametrize("scale", [0.0, 1e-3], ids=["zero", "small"])
 @pytest.mark.parametrize("part", [0, 1], ids=["query", "key"])
 def test_norm_of_a_query_or_key_of_almost_nothing_is_bounded(kernel: Kernel, call: Call, part: int, scale: float) -> None:
@@ -240,6 +236,10 @@ def test_norm_of_a_query_or_key_of_almost_nothing_is_bounded(kernel: Kernel, cal
     assert rel_l2(inputs["state"], expected["state"]) < 1e-5
 
 
+# Gates at their ends
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, under the interpreter, warns of what IEEE defines
 @pytest.mark.parametrize(("raw_g", "decay"), [(1e4, float(np.exp(-5.0))), (-1e4, 1.0)], ids=["lower bound", "no decay"])
 def test_decay_lies_between_its_bound_and_one(kernel: Kernel, call: Call, raw_g: float, decay: float) -> None:
     inputs = kernel.make_inputs(case(T=1), Generator(12))
